@@ -40,7 +40,7 @@ from hostile import mutate
 from target_process import TargetProcess
 
 from coordinator_free_bootstrap import Graph, canonical_json, digest, load_graph
-from coordinator_free_bootstrap.errors import PeerError, Refusal
+from coordinator_free_bootstrap.errors import PeerError, RefusalCode
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
@@ -108,7 +108,7 @@ class Attacker:
             phase=Phase.RUNNING,
         )
         reply = await link.hello(hello)
-        if reply.refusal is Refusal.MEANING_MISMATCH:  # the reply has the peer's record
+        if reply.refusal is RefusalCode.MEANING_MISMATCH:  # the reply has the peer's record
             reply = await link.hello(replace(hello, meaning=reply.hello.meaning))
         if reply.refusal:
             raise SystemExit(f"the attacker could not shake hands: {reply.reason}")

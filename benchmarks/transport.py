@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 from record import new_parser, record
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core import messages
 from peer.core.averaging import fold
@@ -88,12 +88,12 @@ class FoldingReceiver:
         """Return the extra memory of the last measured push."""
         return {"extra_bytes": self.extra_bytes}
 
-    async def heartbeat(self, caller: int | None, heartbeat: messages.Heartbeat) -> Refusal | None:
+    async def heartbeat(self, caller: int | None, heartbeat: messages.Heartbeat) -> RefusalCode | None:
         """Start to measure memory."""
         self.measuring = True
         return None
 
-    async def control(self, caller: int | None, message: messages.Control) -> Refusal | None:
+    async def control(self, caller: int | None, message: messages.Control) -> RefusalCode | None:
         """Accept."""
         return None
 
@@ -103,17 +103,17 @@ class FoldingReceiver:
 
     async def pull(
         self, caller: int | None, request: messages.PullRequest
-    ) -> tuple[messages.ModelHeader, Payload] | Refusal:
+    ) -> tuple[messages.ModelHeader, Payload] | RefusalCode:
         """Refuse."""
-        return Refusal.SLOT_OUT_OF_RANGE
+        return RefusalCode.SLOT_OUT_OF_RANGE
 
-    def lost(self, arrival: Arrival, reason: str, code: Refusal | None) -> None:
+    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
         """Stop the benchmark."""
         raise SystemExit(f"a push was lost: {reason}")
 
-    def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
+    def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Stop the benchmark."""
-        raise SystemExit(f"a push was refused: {code}: {sentence}")
+        raise SystemExit(f"a push was refused: {refusal}")
 
 
 def memory_bytes(field: str, process: int | str = "self") -> int:

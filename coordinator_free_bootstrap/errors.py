@@ -28,8 +28,8 @@ from enum import StrEnum
 from typing import Literal
 
 
-class Refusal(StrEnum):
-    """Refusal codes: the receiver counts each one and returns it to the sender."""
+class RefusalCode(StrEnum):
+    """The codes of refusals: the receiver counts each one and returns it to the sender."""
 
     NOT_A_NEIGHBOR = "not_a_neighbor"
     IDENTITY_MISMATCH = "identity_mismatch"
@@ -69,38 +69,53 @@ class Refusal(StrEnum):
         return _CAUSES[self]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a message is not accepted: the code that is counted, and a sentence. The receiver's state stays as it was.
+
+    >>> str(Refusal(RefusalCode.MALFORMED, "the call has no message"))
+    'malformed: the call has no message'
+    """
+
+    code: RefusalCode
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.reason}" if self.reason else str(self.code)
+
+
 _CAUSES = {
-    Refusal.NOT_A_NEIGHBOR: "the caller is no neighbor in the graph file",
-    Refusal.IDENTITY_MISMATCH: "the sender is not the authenticated caller, or its key is not pinned",
-    Refusal.INSECURE: "no client certificate",
-    Refusal.WIRE_VERSION: "another wire version",
-    Refusal.MANIFEST_MISMATCH: "the manifests differ",
-    Refusal.GRAPH_MISMATCH: "the graph files differ",
-    Refusal.SCHEMA_MISMATCH: "the model schemas differ",
-    Refusal.MEANING_MISMATCH: "what gives the numbers their meaning differs",
-    Refusal.FROZEN_MISMATCH: "the weights that are neither trained nor sent differ",
-    Refusal.INITIAL_MODELS_MISMATCH: "the initial models differ",
-    Refusal.OLD_INCARNATION: "a message of an older incarnation",
-    Refusal.NO_HANDSHAKE: "no handshake with this incarnation",
-    Refusal.MALFORMED: "bytes that are not the message, or a field out of range",
-    Refusal.TOO_LARGE: "a frame or model beyond its limit",
-    Refusal.WRONG_SIZE: "a model or sketch of another size than the schema's",
-    Refusal.WRONG_ENCODING: "another encoding than the manifest's",
-    Refusal.NO_BASE: "a delta from a model that the receiver does not have",
-    Refusal.ROUND_OUT_OF_RANGE: "a round or step that the run does not have",
-    Refusal.ROUND_TOO_FAR_AHEAD: "a round too far ahead of the receiver's",
-    Refusal.SLOT_OUT_OF_RANGE: "a slot that the run does not have",
-    Refusal.NOT_SELECTED: "a model without a selection before it",
-    Refusal.CONTRADICTS_SELECTION: "a model that does not match the sender's selection",
-    Refusal.WEIGHT_OUT_OF_RANGE: "a weight or count outside of its limits",
-    Refusal.DIGEST_MISMATCH: "the bytes received do not have the sender's digest",
-    Refusal.NON_FINITE: "NaN or infinity in a model",
-    Refusal.NORM_BOUND: "a model beyond screening.norm_bound",
-    Refusal.LABEL_CONFLICT: "a model that fits another center than the one of its tag",
-    Refusal.TOO_MANY_STREAMS: "too many streams or requests at once",
-    Refusal.RATE_LIMITED: "more messages than limits.requests_per_second",
-    Refusal.TOO_SLOW: "a request or transfer beyond its time limit",
-    Refusal.SHUTTING_DOWN: "the receiver is leaving",
+    RefusalCode.NOT_A_NEIGHBOR: "the caller is no neighbor in the graph file",
+    RefusalCode.IDENTITY_MISMATCH: "the sender is not the authenticated caller, or its key is not pinned",
+    RefusalCode.INSECURE: "no client certificate",
+    RefusalCode.WIRE_VERSION: "another wire version",
+    RefusalCode.MANIFEST_MISMATCH: "the manifests differ",
+    RefusalCode.GRAPH_MISMATCH: "the graph files differ",
+    RefusalCode.SCHEMA_MISMATCH: "the model schemas differ",
+    RefusalCode.MEANING_MISMATCH: "what gives the numbers their meaning differs",
+    RefusalCode.FROZEN_MISMATCH: "the weights that are neither trained nor sent differ",
+    RefusalCode.INITIAL_MODELS_MISMATCH: "the initial models differ",
+    RefusalCode.OLD_INCARNATION: "a message of an older incarnation",
+    RefusalCode.NO_HANDSHAKE: "no handshake with this incarnation",
+    RefusalCode.MALFORMED: "bytes that are not the message, or a field out of range",
+    RefusalCode.TOO_LARGE: "a frame or model beyond its limit",
+    RefusalCode.WRONG_SIZE: "a model or sketch of another size than the schema's",
+    RefusalCode.WRONG_ENCODING: "another encoding than the manifest's",
+    RefusalCode.NO_BASE: "a delta from a model that the receiver does not have",
+    RefusalCode.ROUND_OUT_OF_RANGE: "a round or step that the run does not have",
+    RefusalCode.ROUND_TOO_FAR_AHEAD: "a round too far ahead of the receiver's",
+    RefusalCode.SLOT_OUT_OF_RANGE: "a slot that the run does not have",
+    RefusalCode.NOT_SELECTED: "a model without a selection before it",
+    RefusalCode.CONTRADICTS_SELECTION: "a model that does not match the sender's selection",
+    RefusalCode.WEIGHT_OUT_OF_RANGE: "a weight or count outside of its limits",
+    RefusalCode.DIGEST_MISMATCH: "the bytes received do not have the sender's digest",
+    RefusalCode.NON_FINITE: "NaN or infinity in a model",
+    RefusalCode.NORM_BOUND: "a model beyond screening.norm_bound",
+    RefusalCode.LABEL_CONFLICT: "a model that fits another center than the one of its tag",
+    RefusalCode.TOO_MANY_STREAMS: "too many streams or requests at once",
+    RefusalCode.RATE_LIMITED: "more messages than limits.requests_per_second",
+    RefusalCode.TOO_SLOW: "a request or transfer beyond its time limit",
+    RefusalCode.SHUTTING_DOWN: "the receiver is leaving",
 }
 
 
@@ -276,11 +291,10 @@ class LocalProtocolError(PeerError):
 
 
 class RemoteProtocolError(PeerError):
-    """A neighbor sent a message that the protocol forbids; the peer's state is unchanged, the refusal code is returned."""
+    """A neighbor sent a message that the protocol forbids; the peer's state is unchanged, the refusal is returned."""
 
     exit_code = 1
 
-    def __init__(self, code: Refusal, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-        self.sentence = message
+    def __init__(self, code: RefusalCode, reason: str) -> None:
+        self.refusal = Refusal(code, reason)
+        super().__init__(str(self.refusal))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.meaning import compare
 from coordinator_free_bootstrap.settings import diff
@@ -61,8 +61,8 @@ class Introduction(Compared):
 
 def check_hello(
     mine: Introduction, theirs: Introduction, *, neighbors: Collection[int], last_incarnation: int = 0
-) -> tuple[Refusal, str] | None:
-    """Return None if the hello is acceptable, else the refusal code and a sentence with both values.
+) -> Refusal | None:
+    """Return None if the hello is acceptable, else the refusal, with both values.
 
     The first mismatch is reported. Order: sender, wire version, incarnation, manifest, graph, meaning (classes, columns,
     scaling), schema, frozen weights, initial models.
@@ -74,37 +74,49 @@ def check_hello(
         last_incarnation: the highest incarnation of the sender seen so far; 0 if none.
     """
     if theirs.sender not in neighbors:
-        return Refusal.NOT_A_NEIGHBOR, (
+        return Refusal(
+            RefusalCode.NOT_A_NEIGHBOR,
             f"peer {shown(theirs.sender)} is not a neighbor of peer {mine.sender} in its graph file; "
-            f"its neighbors are {sorted(neighbors)}; add the edge to the graph file of every peer"
+            f"its neighbors are {sorted(neighbors)}; add the edge to the graph file of every peer",
         )
     if theirs.wire_version != mine.wire_version:
-        return Refusal.WIRE_VERSION, _both(mine, theirs, "wire versions", mine.wire_version, theirs.wire_version)
+        return Refusal(
+            RefusalCode.WIRE_VERSION, _both(mine, theirs, "wire versions", mine.wire_version, theirs.wire_version)
+        )
     if theirs.incarnation < last_incarnation:
-        return Refusal.OLD_INCARNATION, (
+        return Refusal(
+            RefusalCode.OLD_INCARNATION,
             f"peer {theirs.sender} claims incarnation {shown(theirs.incarnation)}, but peer {mine.sender} has seen "
-            f"incarnation {last_incarnation}; take {last_incarnation + 1} or higher, and run peer {theirs.sender} only once"
+            f"incarnation {last_incarnation}; take {last_incarnation + 1} or higher, and run peer {theirs.sender} only once",
         )
     if not 0 < theirs.incarnation <= INCARNATION_MAX:
-        return Refusal.MALFORMED, (
-            f"peer {theirs.sender} claims incarnation {shown(theirs.incarnation)}; allowed: 1 to {INCARNATION_MAX}"
+        return Refusal(
+            RefusalCode.MALFORMED,
+            f"peer {theirs.sender} claims incarnation {shown(theirs.incarnation)}; allowed: 1 to {INCARNATION_MAX}",
         )
     if theirs.manifest_digest != mine.manifest_digest:
         sentence = _both(mine, theirs, "manifests", mine.manifest_digest, theirs.manifest_digest)
-        return Refusal.MANIFEST_MISMATCH, f"{sentence}; {_differences(mine, theirs)}"
+        return Refusal(RefusalCode.MANIFEST_MISMATCH, f"{sentence}; {_differences(mine, theirs)}")
     if theirs.graph_digest != mine.graph_digest:
-        return Refusal.GRAPH_MISMATCH, _both(mine, theirs, "graphs", mine.graph_digest, theirs.graph_digest)
+        return Refusal(
+            RefusalCode.GRAPH_MISMATCH, _both(mine, theirs, "graphs", mine.graph_digest, theirs.graph_digest)
+        )
     found = compare(mine.meaning, theirs.meaning, f"peer {mine.sender}", f"peer {theirs.sender}")
     if found.refusal:
-        return Refusal.MEANING_MISMATCH, found.refusal
+        return Refusal(RefusalCode.MEANING_MISMATCH, found.refusal)
     digests = (
-        (Refusal.SCHEMA_MISMATCH, "model schemas", mine.schema_digest, theirs.schema_digest),
-        (Refusal.FROZEN_MISMATCH, "frozen weights", mine.frozen_digest, theirs.frozen_digest),
-        (Refusal.INITIAL_MODELS_MISMATCH, "initial models", mine.initial_models_digest, theirs.initial_models_digest),
+        (RefusalCode.SCHEMA_MISMATCH, "model schemas", mine.schema_digest, theirs.schema_digest),
+        (RefusalCode.FROZEN_MISMATCH, "frozen weights", mine.frozen_digest, theirs.frozen_digest),
+        (
+            RefusalCode.INITIAL_MODELS_MISMATCH,
+            "initial models",
+            mine.initial_models_digest,
+            theirs.initial_models_digest,
+        ),
     )
-    for refusal, what, ours, other in digests:
+    for code, what, ours, other in digests:
         if ours != other:
-            return refusal, "; ".join((_both(mine, theirs, what, ours, other), *found.causes))
+            return Refusal(code, "; ".join((_both(mine, theirs, what, ours, other), *found.causes)))
     return None
 
 

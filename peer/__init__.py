@@ -15,6 +15,7 @@ from peer.rings import NAMES, name_of_api
 
 if TYPE_CHECKING:
     from coordinator_free_bootstrap.errors import Refusal as Refusal
+    from coordinator_free_bootstrap.errors import RefusalCode as RefusalCode
     from coordinator_free_bootstrap.manifest import Manifest as Manifest
     from coordinator_free_bootstrap.seeds import generator as generator
     from peer.algorithms.base import Algorithm as Algorithm
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from peer.core.averaging import Vector as Vector
     from peer.core.decisions import AlgorithmState as AlgorithmState
     from peer.core.decisions import Offer as Offer
-    from peer.core.decisions import Rejection as Rejection
     from peer.core.effects import Target as Target
     from peer.core.messages import ModelHeader as ModelHeader
     from peer.core.messages import Pass as Pass

@@ -26,7 +26,7 @@ from typing import ClassVar, Generic, cast
 from pydantic import BaseModel, ValidationError
 from typing_extensions import TypeVar
 
-from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import NoOptions
@@ -34,7 +34,7 @@ from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import Fields, Learner, measured, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
-from peer.core.decisions import AlgorithmState, Offer, Rejection
+from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Pass, Select
 from peer.core.schema import Schema
@@ -192,12 +192,12 @@ class Algorithm(Generic[OptionsT, StateT]):
         """
         return ()
 
-    def rejects_pass(self, state: StateT, message: Pass) -> Rejection | None:
+    def rejects_pass(self, state: StateT, message: Pass) -> Refusal | None:
         """Refuse numbers in a pass: without `tells`, no peer sends any."""
         if not message.scalars:
             return None
         found = f"{len(message.scalars)} numbers in a pass"
-        return Rejection(Refusal.MALFORMED, f"{found}; algorithm '{self.name}' has none in this step")
+        return Refusal(RefusalCode.MALFORMED, f"{found}; algorithm '{self.name}' has none in this step")
 
     def asking(self, round_index: int) -> bool:
         """Return False: every neighbor sends its models unasked. Depends on the round alone, as all peers must agree.
@@ -215,11 +215,11 @@ class Algorithm(Generic[OptionsT, StateT]):
         """Return the state with what the selections of a round add to it: nothing."""
         return state
 
-    def rejects_select(self, state: StateT, select: Select) -> Rejection | None:
+    def rejects_select(self, state: StateT, select: Select) -> Refusal | None:
         """Refuse every selection: without `selects`, no peer sends one; a bare one that only asks is taken before."""
-        return Rejection(Refusal.MALFORMED, f"algorithm '{self.name}' has no selections")
+        return Refusal(RefusalCode.MALFORMED, f"algorithm '{self.name}' has no selections")
 
-    def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Accept every header: any slot may come from any neighbor."""
         return None
 
@@ -296,7 +296,7 @@ class Algorithm(Generic[OptionsT, StateT]):
         """Whether `screen_arrival` must be called for each complete arrival."""
         return type(self).screen_arrival is not Algorithm.screen_arrival
 
-    def screen_arrival(self, workspace: Workspace[StateT], header: ModelHeader, model: Vector) -> Rejection | None:
+    def screen_arrival(self, workspace: Workspace[StateT], header: ModelHeader, model: Vector) -> Refusal | None:
         """Return the rejection of a complete arrival, or None.
 
         It runs while training runs: it may read only what training does not change.
@@ -351,8 +351,8 @@ class Algorithm(Generic[OptionsT, StateT]):
         return self.evaluation_model(workspace), self.evaluate(workspace)
 
 
-def refuse_slot(header: ModelHeader, slots: int) -> Rejection | None:
+def refuse_slot(header: ModelHeader, slots: int) -> Refusal | None:
     """Return the rejection of a slot that this run does not have, or None."""
     if 0 <= header.slot < slots:
         return None
-    return Rejection(Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} of {slots}")
+    return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot {header.slot} of {slots}")

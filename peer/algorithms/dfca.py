@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeVar
 
-from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
@@ -34,7 +34,7 @@ from peer.algorithms.nearest import NearestCluster
 from peer.algorithms.seeding import EMPTY, HELD_OUT, Seeding, SeedingState
 from peer.algorithms.workspace import Workspace
 from peer.core.constants import DEFAULTS
-from peer.core.decisions import AlgorithmState, Offer, Rejection
+from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Pass, Select
 
@@ -148,12 +148,12 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
         seeding = self.seeding(round_index)
         return seeding.tells(state, step) if seeding else ()
 
-    def rejects_pass(self, state: DfcaStateT, message: Pass) -> Rejection | None:
+    def rejects_pass(self, state: DfcaStateT, message: Pass) -> Refusal | None:
         """Refuse numbers, but those that compare the peers while a cluster is seeded."""
         seeding = self.seeding(message.round_index)
         return seeding.rejects_pass(message) if seeding else super().rejects_pass(state, message)
 
-    def rejects(self, state: DfcaStateT, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: DfcaStateT, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse unknown slots, masses above the number of peers, and relayed losses above `LOSS_MAX`."""
         rejection = super().rejects(state, header, select)
         if rejection is None and (seeding := self.seeding(header.round_index)):
@@ -161,10 +161,10 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
         if rejection is None and self.warming_up(header.round_index):
             if not 0 < header.mass <= len(self.graph.nodes):
                 allowed = f"allowed is above 0, up to the number of peers, {len(self.graph.nodes)}"
-                return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, f"mass {header.mass}, {allowed}")
+                return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, f"mass {header.mass}, {allowed}")
             if len(header.scalars) != 1 or not abs(header.scalars[0]) <= LOSS_MAX:
                 found = f"a relayed model carries one loss of at most {LOSS_MAX:g}, found {header.scalars}"
-                return Rejection(Refusal.MALFORMED, found)
+                return Refusal(RefusalCode.MALFORMED, found)
         return rejection
 
     def targets(self, state: DfcaStateT, header: ModelHeader) -> tuple[Target, ...] | None:

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import division, labels, mixture, sketches
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions, FedSpdState
@@ -27,7 +27,6 @@ from peer.algorithms.personalize import confident_predictions, mixed_predictions
 from peer.algorithms.privacy import Privacy
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
-from peer.core.decisions import Rejection
 from peer.core.messages import ModelHeader
 
 BATCH_NORM_SAMPLES_MIN = 10  # as the authors' code
@@ -164,7 +163,7 @@ class FedSpd(FedSpdDecisions):
         """Whether the label check is on; it needs two centers."""
         return self.options.label_check and self.slots > 1
 
-    def screen_arrival(self, workspace: Workspace[FedSpdState], header: ModelHeader, model: Vector) -> Rejection | None:
+    def screen_arrival(self, workspace: Workspace[FedSpdState], header: ModelHeader, model: Vector) -> Refusal | None:
         """Refuse a model that fits another own center, as of the round's start, clearly better than the one it names."""
         if self.phase(header.round_index) == "warm" or "round_start_centers" not in workspace.scratch:
             return None

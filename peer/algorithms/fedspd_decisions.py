@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm
@@ -19,7 +19,7 @@ from peer.algorithms.labels import Anchor
 from peer.algorithms.mixture import Labels
 from peer.algorithms.saved_state import array
 from peer.algorithms.sketches import Ids, Sketches, pack
-from peer.core.decisions import AlgorithmState, Offer, Rejection
+from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Select
 
@@ -164,47 +164,49 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
         """Return 1 for a neighbor that selected the same cluster, else 0; when broadcasting, 1 for each."""
         return int(self.options.exchange == "broadcast" or select.selected == state.selected)
 
-    def rejects_select(self, state: FedSpdState, select: Select) -> Rejection | None:
+    def rejects_select(self, state: FedSpdState, select: Select) -> Refusal | None:
         """Refuse a selection without cluster, in a round without selections, or with malformed sketches or anchor."""
         bare = not select.sketch and not select.scalars
         if not self.selecting(select.round_index) or select.selected == NOTHING:
             found = f"selection {select.selected} in round {select.round_index}, phase {self.phase(select.round_index)}"
-            return Rejection(Refusal.MALFORMED, f"{found}; a selection names a cluster, in a round that selects")
+            return Refusal(RefusalCode.MALFORMED, f"{found}; a selection names a cluster, in a round that selects")
         if bare:
             return None
         if self.relaying(select.round_index):
             return self._rejects_relayed(select)
         expected = 4 * self.options.sketch_size * self.slots if self.aligning(select.round_index) else 0
         if len(select.sketch) != expected or not expected:
-            return Rejection(Refusal.WRONG_SIZE, f"sketches of {len(select.sketch)} bytes, expected {expected}")
+            return Refusal(RefusalCode.WRONG_SIZE, f"sketches of {len(select.sketch)} bytes, expected {expected}")
         known = select.scalars[:1] and select.scalars[0] in self.graph
         if len(select.scalars) != 2 or not known or select.scalars[1] not in range(len(self.graph.nodes)):
-            return Rejection(Refusal.MALFORMED, f"anchor and hops {select.scalars} are not of this graph")
+            return Refusal(RefusalCode.MALFORMED, f"anchor and hops {select.scalars} are not of this graph")
         return None
 
-    def _rejects_relayed(self, select: Select) -> Rejection | None:
+    def _rejects_relayed(self, select: Select) -> Refusal | None:
         ids, expected = select.scalars, 4 * self.options.sketch_size * len(select.scalars)
         if len(select.sketch) != expected:
-            return Rejection(Refusal.WRONG_SIZE, f"sketches of {len(select.sketch)} bytes, expected {expected}")
+            return Refusal(RefusalCode.WRONG_SIZE, f"sketches of {len(select.sketch)} bytes, expected {expected}")
         if len(set(ids)) != len(ids) or not all(peer in self.graph for peer in ids):
-            return Rejection(Refusal.MALFORMED, "sketches of peers that are not in the graph, or two of one peer")
+            return Refusal(RefusalCode.MALFORMED, "sketches of peers that are not in the graph, or two of one peer")
         return None
 
-    def rejects(self, state: FedSpdState, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: FedSpdState, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse a model that is not of the cluster that its sender selected for the round."""
         if not self.selecting(header.round_index):
             one = self.phase(header.round_index) == "warm"
             wrong = one and header.slot != 0
-            return Rejection(Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} in a warm round") if wrong else None
+            return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot {header.slot} in a warm round") if wrong else None
         if select is None or select.selected == NOTHING:
-            return Rejection(Refusal.NOT_SELECTED, f"a model without a selection for round {header.round_index}")
+            return Refusal(RefusalCode.NOT_SELECTED, f"a model without a selection for round {header.round_index}")
         if select.selected != header.slot or header.total != 1:
             found = f"model {header.index} of {header.total} of cluster {header.slot}"
-            return Rejection(Refusal.CONTRADICTS_SELECTION, f"{found}, selected is cluster {select.selected}")
+            return Refusal(RefusalCode.CONTRADICTS_SELECTION, f"{found}, selected is cluster {select.selected}")
         if self.mix == "metropolis":
             allowed = range(1, self.graph.degree(header.sender) + 1)
             if len(header.scalars) != 1 or header.scalars[0] not in allowed:
-                return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, f"degree {header.scalars}, allowed is 1 to {allowed[-1]}")
+                return Refusal(
+                    RefusalCode.WEIGHT_OUT_OF_RANGE, f"degree {header.scalars}, allowed is 1 to {allowed[-1]}"
+                )
         return None
 
     def targets(self, state: FedSpdState, header: ModelHeader) -> tuple[Target, ...] | None:

@@ -18,10 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.algorithms.sketches import BLOCK_ELEMENTS, Sketches
 from peer.core.averaging import Vector
-from peer.core.decisions import Rejection
 from peer.core.messages import Select
 
 
@@ -50,14 +49,14 @@ def cosines(model: Vector, centers: list[Vector], reference: Vector | None) -> l
 
 def conflict(
     model: Vector, cluster: int, centers: list[Vector], reference: Vector | None, margin: float
-) -> Rejection | None:
+) -> Refusal | None:
     """Return the rejection of a model whose cosine with another center exceeds that with its ``cluster`` by ``margin``."""
     found = cosines(model, centers, reference)
     nearest = int(np.argmax(found))
     if nearest == cluster or found[nearest] - found[cluster] <= margin:
         return None
-    return Rejection(
-        Refusal.LABEL_CONFLICT,
+    return Refusal(
+        RefusalCode.LABEL_CONFLICT,
         f"a model of cluster {cluster} has cosine {found[cluster]:.3f} with the receiver's center {cluster} and "
         f"{found[nearest]:.3f} with its center {nearest}; allowed is a margin of {margin:g}",
     )

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.base import Algorithm, OptionsT, StateT, refuse_slot
 from peer.algorithms.workspace import Workspace
-from peer.core.decisions import Rejection
 from peer.core.messages import ModelHeader, Select
 
 
@@ -24,7 +24,7 @@ class NearestCluster(Algorithm[OptionsT, StateT]):
         """The slots of the cluster models."""
         return range(self.manifest.clusters)
 
-    def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse slots that this run does not have."""
         return refuse_slot(header, self.slots)
 

@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
@@ -32,7 +32,7 @@ from peer.algorithms.ensemble import ERRORS, clearly_above
 from peer.algorithms.held_out import Fold
 from peer.algorithms.learner import TrainStats
 from peer.algorithms.workspace import Workspace
-from peer.core.decisions import AlgorithmState, Offer, Rejection
+from peer.core.decisions import AlgorithmState, Offer
 from peer.core.messages import ModelHeader, Pass
 
 UNREACHED = -1  # in SeedingState.seeds: the model of the chosen peer did not arrive
@@ -117,7 +117,7 @@ class Seeding:
         """Return the largest gain that this peer knows, whose it is, and whether any known gain is clear."""
         return tuple(map(float, state.best)) if state.best and self.comparing(step) else ()
 
-    def rejects_pass(self, message: Pass) -> Rejection | None:
+    def rejects_pass(self, message: Pass) -> Refusal | None:
         """Refuse numbers that are not a gain, a peer and 0 or 1, and numbers in a step that carries the model."""
         numbers = message.scalars
         usual = len(numbers) == 3 and numbers[1] in self.graph and numbers[2] in (0, 1)
@@ -125,7 +125,7 @@ class Seeding:
             return None
         found = f"{numbers} in step {message.step} of a round that seeds a cluster"
         allowed = "allowed are a gain, a peer, and 0 or 1, in the first half of the steps"
-        return Rejection(Refusal.MALFORMED, f"{found}; {allowed}")
+        return Refusal(RefusalCode.MALFORMED, f"{found}; {allowed}")
 
     def offers(self, state: SeedingState, round_index: int, step: int) -> tuple[Offer, ...]:
         """Offer the chosen model in the step after this peer got it; in the last step the other models that it trained."""
@@ -136,14 +136,14 @@ class Seeding:
             slots += [slot for slot in state.trained if slot != round_index]
         return tuple(Offer(slot, state.sample_count) for slot in slots)
 
-    def rejects(self, header: ModelHeader) -> Rejection | None:
+    def rejects(self, header: ModelHeader) -> Refusal | None:
         """Refuse a model in a step for numbers, and before the last step one of another cluster than the round's."""
         if self.comparing(header.step):
-            return Rejection(Refusal.MALFORMED, f"a model in step {header.step}, which carries numbers only")
+            return Refusal(RefusalCode.MALFORMED, f"a model in step {header.step}, which carries numbers only")
         if header.slot != header.round_index and header.step + 1 < self.steps:
             where = f"step {header.step} of the round that seeds cluster {header.round_index}"
-            return Rejection(
-                Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} in {where}; allowed in the last, {self.steps - 1}"
+            return Refusal(
+                RefusalCode.SLOT_OUT_OF_RANGE, f"slot {header.slot} in {where}; allowed in the last, {self.steps - 1}"
             )
         return None
 

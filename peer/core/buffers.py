@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core.messages import ModelHeader
 from peer.core.state import State
 
@@ -87,7 +87,7 @@ class Buffers:
         stream = min(self._began, key=lambda stream: self._began[stream][1])
         sender, _ = self._began[stream]
         reason = "the transfer is slow, and other neighbors wait for its buffer; send again later"
-        self._state.refuse(stream, sender, Refusal.TOO_SLOW, reason)
+        self._state.refuse(stream, sender, Refusal(RefusalCode.TOO_SLOW, reason))
         self._took_s[sender] = max(self._took_s.get(sender, 0.0), GIVEN_UP * self._slow_s(sender))
         self.note(now)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.backoff import RETRY_FIRST_S, RETRY_MAX_S, backoff_s
@@ -14,18 +14,20 @@ from peer.core.stages import Stage
 from peer.core.state import State
 
 WARNED_AT = frozenset(1 << n for n in range(2, 32))  # failures in a row after which the operator is warned
-CURED_BY_HELLO = frozenset({Refusal.NO_HANDSHAKE, Refusal.OLD_INCARNATION})  # the reply names the incarnation to exceed
+CURED_BY_HELLO = frozenset(
+    {RefusalCode.NO_HANDSHAKE, RefusalCode.OLD_INCARNATION}
+)  # the reply names the incarnation to exceed
 MISCONFIGURED = frozenset(  # refusals that no retry cures: the two peers do not agree on the run
     {
-        Refusal.WIRE_VERSION,
-        Refusal.MANIFEST_MISMATCH,
-        Refusal.GRAPH_MISMATCH,
-        Refusal.MEANING_MISMATCH,
-        Refusal.SCHEMA_MISMATCH,
-        Refusal.FROZEN_MISMATCH,
-        Refusal.INITIAL_MODELS_MISMATCH,
-        Refusal.NOT_A_NEIGHBOR,
-        Refusal.IDENTITY_MISMATCH,
+        RefusalCode.WIRE_VERSION,
+        RefusalCode.MANIFEST_MISMATCH,
+        RefusalCode.GRAPH_MISMATCH,
+        RefusalCode.MEANING_MISMATCH,
+        RefusalCode.SCHEMA_MISMATCH,
+        RefusalCode.FROZEN_MISMATCH,
+        RefusalCode.INITIAL_MODELS_MISMATCH,
+        RefusalCode.NOT_A_NEIGHBOR,
+        RefusalCode.IDENTITY_MISMATCH,
     }
 )
 ROUND_HEARTBEATS_MAX = 10  # at most, in a heartbeat interval
@@ -109,7 +111,7 @@ class Contacts:
         if event.refusal is not None:
             neighbor.refusal = event.reason if event.refusal in MISCONFIGURED else ""
             neighbor.hello_at = now + self._timeouts.suspicion_s
-            if event.refusal is Refusal.SHUTTING_DOWN:  # it is leaving, and says hello when it is back
+            if event.refusal is RefusalCode.SHUTTING_DOWN:  # it is leaving, and says hello when it is back
                 return
             message = f"peer {neighbor.id} refused the handshake: {event.reason}"
             self._state.log_neighbor("error", message, neighbor.id, "handshake")
@@ -124,8 +126,8 @@ class Contacts:
 
     def hello_refused(self, event: ev.HelloRefused) -> None:
         """Note that a neighbor does not agree on the run, as our own hello would find out; its host has logged it."""
-        if event.refusal in MISCONFIGURED:
-            self._state.neighbors[event.neighbor].refusal = event.reason
+        if event.refusal.code in MISCONFIGURED:
+            self._state.neighbors[event.neighbor].refusal = event.refusal.reason
 
     def incarnation_raised(self, event: ev.IncarnationRaised) -> None:
         """Go on under a higher incarnation, in which neighbors get everything again."""
@@ -179,7 +181,7 @@ class Contacts:
         elif not event.moving:
             self.changed(neighbor, neighbor.liveness.call_failed(now))
 
-    def refused_by(self, neighbor: Neighbor, refusal: Refusal, reason: str, now: float) -> None:
+    def refused_by(self, neighbor: Neighbor, refusal: RefusalCode, reason: str, now: float) -> None:
         """React to a neighbor that refused our message: it may need our hello; otherwise the operator should know."""
         if refusal in CURED_BY_HELLO:
             self._retry_hello(neighbor, now)
@@ -210,7 +212,8 @@ class Contacts:
             self._state.emit(do.CancelSend(neighbor.id))
             neighbor.outbox.failed(NOW)
         for stream in self._state.arrivals.unread_of(neighbor.id):
-            self._state.refuse(stream, neighbor.id, Refusal.NO_HANDSHAKE, "marked dead, or of an older incarnation")
+            refusal = Refusal(RefusalCode.NO_HANDSHAKE, "marked dead, or of an older incarnation")
+            self._state.refuse(stream, neighbor.id, refusal)
 
     def check(self, now: float) -> None:
         """Judge silences; send the hellos and heartbeats that are due."""

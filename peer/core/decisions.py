@@ -43,14 +43,6 @@ class Offer:
     scalars: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """Why a message is not accepted; the peer's state stays as it was."""
-
-    code: Refusal
-    reason: str
-
-
 class Decisions(Protocol):
     """The decisions of one algorithm at one peer."""
 
@@ -69,7 +61,7 @@ class Decisions(Protocol):
     def asks(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
         """Return the neighbors whose models this peer asks for, in a round with `asking`."""
 
-    def rejects_select(self, state: AlgorithmState, select: Select) -> Rejection | None:
+    def rejects_select(self, state: AlgorithmState, select: Select) -> Refusal | None:
         """Return why a selection cannot be right; round, range and contradiction are checked already."""
 
     def agrees(self, state: AlgorithmState, round_index: int, selections: dict[int, Select]) -> AlgorithmState:
@@ -83,13 +75,13 @@ class Decisions(Protocol):
     def tells(self, state: AlgorithmState, round_index: int, step: int) -> tuple[float, ...]:
         """Return the numbers that go with the pass to each neighbor that gets no model in a step; (): none."""
 
-    def rejects_pass(self, state: AlgorithmState, message: Pass) -> Rejection | None:
+    def rejects_pass(self, state: AlgorithmState, message: Pass) -> Refusal | None:
         """Return why a pass cannot be right; its round and step are checked already."""
 
     def expected(self, state: AlgorithmState, select: Select) -> int | None:
         """Return how many models follow a neighbor's selection; None: not known yet."""
 
-    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Return why a header cannot be right, before any byte of its model is read."""
 
     def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:

@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 import xxhash
 
-from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from peer.core.averaging import Vector
 from peer.core.encoding import FULL, Payload, decode, encode, payload_size
 from peer.core.messages import ModelHeader, Outcome, PushReply
@@ -119,7 +119,7 @@ class DeltaSender:
         offer = self._offers.get(SnapshotKey(header.round_index, header.step, header.slot))
         if offer is not None and reply.outcome in (Outcome.FOLDED, Outcome.DUPLICATE):
             self._known[pair] = incarnation, offer.published(self._schema, self._encoding).name
-        elif reply.refusal is Refusal.NO_BASE:
+        elif reply.refusal is RefusalCode.NO_BASE:
             self._known.pop(pair, None)
 
     def drop(self, before_round: int) -> None:
@@ -145,7 +145,7 @@ class DeltaReceiver:
         if base is None or name != header.base:
             found = f"{name:016x}" if name else "none"
             sentence = f"ModelHeader.base: found {header.base:016x}; the model of this slot here is {found}; send the whole model"
-            raise RemoteProtocolError(Refusal.NO_BASE, sentence)
+            raise RemoteProtocolError(RefusalCode.NO_BASE, sentence)
         change = decode(payload, self._schema, header.encoding)
         with np.errstate(over="ignore"):  # an infinity is refused by `norm_squared`
             restored: Vector = np.add(base, change, out=change)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, Select
 
 Status = Literal["completed", "left", "refused", "alone"]
@@ -71,7 +71,7 @@ class AnswerArrival:
 
     stream: int
     outcome: Outcome
-    refusal: Refusal | None = None
+    refusal: RefusalCode | None = None
     reason: str = ""
     sender: int | None = None  # of a refused model
 

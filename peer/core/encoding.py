@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
 from peer.core import averaging
 from peer.core.schema import Schema
 
@@ -117,12 +117,12 @@ def decode(payload: Payload, schema: Schema, encoding: str) -> NDArray[np.float3
     """
     if encoding not in ENCODINGS:
         raise RemoteProtocolError(
-            Refusal.WRONG_ENCODING, f"encoding: found {encoding!r}; allowed: {', '.join(ENCODINGS)}"
+            RefusalCode.WRONG_ENCODING, f"encoding: found {encoding!r}; allowed: {', '.join(ENCODINGS)}"
         )
     found, expected = view_of(payload).nbytes, payload_size(schema, encoding)
     if found != expected:
         sentence = f"payload: found {found} bytes; allowed: {expected} ({encoding} of this schema)"
-        raise RemoteProtocolError(Refusal.WRONG_SIZE, sentence)
+        raise RemoteProtocolError(RefusalCode.WRONG_SIZE, sentence)
     if encoding == "float32":
         return np.frombuffer(payload, "<f4").astype(np.float32, copy=False)
     if encoding == "float16":
@@ -147,7 +147,7 @@ def norm_squared(theta: NDArray[np.float32]) -> float:
     if np.isfinite(total):
         return total
     if not np.isfinite(theta).all():
-        raise RemoteProtocolError(Refusal.NON_FINITE, "the model holds a NaN or an infinity")
+        raise RemoteProtocolError(RefusalCode.NON_FINITE, "the model holds a NaN or an infinity")
     return float(np.einsum("i,i->", theta, theta, dtype=np.float64))
 
 
@@ -229,7 +229,7 @@ def _decode_largest(payload: Payload, size: int, kept: int) -> NDArray[np.float3
     bits = np.unpackbits(data[: -(-size // 8)], bitorder="little").view(bool)
     if np.count_nonzero(bits) != kept or bits[size:].any():
         found = f"bits: found {np.count_nonzero(bits)} set; allowed: {kept}, among the first {size}"
-        raise RemoteProtocolError(Refusal.MALFORMED, found)
+        raise RemoteProtocolError(RefusalCode.MALFORMED, found)
     theta = np.zeros(size, np.float32)
     theta[bits[:size]] = _from_bfloat16(np.frombuffer(data[-(-size // 8) :].tobytes(), "<u2"))
     return theta
@@ -255,7 +255,8 @@ def _decode_int8(payload: Payload, schema: Schema) -> NDArray[np.float32]:
     scales, codes = np.frombuffer(data[:head].tobytes(), "<f4"), data[head:].view(np.int8)
     if not (np.isfinite(scales).all() and (scales >= 0).all()):
         raise RemoteProtocolError(
-            Refusal.MALFORMED, "int8 scale: found a negative, infinite or NaN value; allowed: finite numbers, 0 or more"
+            RefusalCode.MALFORMED,
+            "int8 scale: found a negative, infinite or NaN value; allowed: finite numbers, 0 or more",
         )
     theta = codes.astype(np.float32)
     with np.errstate(over="ignore"):  # an infinity is refused by `norm_squared`, as in the other encodings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core.decisions import AlgorithmState
 from peer.core.effects import WorkKind
 from peer.core.messages import Heartbeat, Hello, ModelHeader, Outcome, Pass, Select
@@ -32,7 +32,7 @@ class HandshakeFailed:
     """A neighbor refused our hello, or did not answer it (``refusal`` None)."""
 
     neighbor: int
-    refusal: Refusal | None
+    refusal: RefusalCode | None
     reason: str
 
 
@@ -42,7 +42,6 @@ class HelloRefused:
 
     neighbor: int
     refusal: Refusal
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class ArrivalLost:
     """
 
     stream: int
-    refusal: Refusal | None = None
+    refusal: RefusalCode | None = None
     stalled: bool = False
 
 
@@ -114,7 +113,7 @@ class SendAnswered:
 
     neighbor: int
     outcome: Outcome
-    refusal: Refusal | None = None
+    refusal: RefusalCode | None = None
     reason: str = ""
     size_bytes: int | None = None  # of the payload, where it is another one than the header in flight says
 
@@ -139,7 +138,7 @@ class HeartbeatAnswered:
     """A neighbor acknowledged a heartbeat (``refusal`` None), refused it, or did not answer (``lost``)."""
 
     neighbor: int
-    refusal: Refusal | None = None
+    refusal: RefusalCode | None = None
     lost: bool = False
     moving: bool = False  # model bytes went to this neighbor meanwhile; the heartbeat may wait behind them
 

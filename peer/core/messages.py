@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from coordinator_free_bootstrap.handshake import Introduction
 
 WIRE_VERSION = 4
@@ -40,7 +40,7 @@ class HelloReply:
     """
 
     hello: Hello
-    refusal: Refusal | None = None
+    refusal: RefusalCode | None = None
     reason: str = ""
     cannot_dial: bool = False
 
@@ -133,7 +133,7 @@ class PushReply:
     """The receiver's answer to one push."""
 
     outcome: Outcome
-    refusal: Refusal | None = None
+    refusal: RefusalCode | None = None
     reason: str = ""
 
 

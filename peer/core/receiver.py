@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.buffers import Buffers, fold_order
 from peer.core.contacts import Contacts
-from peer.core.decisions import Rejection
 from peer.core.messages import Control, ModelHeader, Outcome, Select
 from peer.core.pace import Pace
 from peer.core.stages import OPEN, Stage
@@ -30,21 +29,23 @@ class Receiver:
 
     # ---- what cannot be accepted; nothing changes ----------------------------------------------------------------------
 
-    def rejects_sender(self, sender: int, incarnation: int) -> Rejection | None:
+    def rejects_sender(self, sender: int, incarnation: int) -> Refusal | None:
         """Return why a message cannot be taken: not a neighbor, an old incarnation, or no handshake with this one yet."""
         state, neighbor = self._state, self._state.neighbors.get(sender)
         if neighbor is None:
-            return Rejection(
-                Refusal.NOT_A_NEIGHBOR, f"peer {sender} has no edge to peer {state.peer_id} in the graph file"
+            return Refusal(
+                RefusalCode.NOT_A_NEIGHBOR, f"peer {sender} has no edge to peer {state.peer_id} in the graph file"
             )
         if incarnation < neighbor.incarnation:
             reason = f"incarnation {incarnation} of peer {sender} is over; {neighbor.incarnation} is known"
-            return Rejection(Refusal.OLD_INCARNATION, reason)
+            return Refusal(RefusalCode.OLD_INCARNATION, reason)
         if not neighbor.connected or incarnation > neighbor.incarnation:
-            return Rejection(Refusal.NO_HANDSHAKE, f"no handshake with incarnation {incarnation} of peer {sender} yet")
+            return Refusal(
+                RefusalCode.NO_HANDSHAKE, f"no handshake with incarnation {incarnation} of peer {sender} yet"
+            )
         return None
 
-    def rejects_control(self, message: Control) -> Rejection | None:
+    def rejects_control(self, message: Control) -> Refusal | None:
         """Return why a selection or a pass cannot be believed."""
         rejection = (
             self.rejects_sender(message.sender, message.incarnation)
@@ -57,53 +58,53 @@ class Receiver:
             return self._rejects_select(message)
         return self._state.algorithm.rejects_pass(self._state.algorithm_state, message)
 
-    def _rejects_select(self, select: Select) -> Rejection | None:
+    def _rejects_select(self, select: Select) -> Refusal | None:
         state = self._state
         if not -1 <= select.selected < state.algorithm.slots:
             reason = f"cluster {select.selected} selected, of {state.algorithm.slots}"
-            return Rejection(Refusal.SLOT_OUT_OF_RANGE, reason)
+            return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, reason)
         earlier = state.neighbors[select.sender].selections.get(select.round_index)
         if earlier is not None and (earlier.selected, earlier.declines) != (select.selected, select.declines):
             reason = f"{_described(select)} for round {select.round_index}, and {_described(earlier)} before"
-            return Rejection(Refusal.CONTRADICTS_SELECTION, reason)
+            return Refusal(RefusalCode.CONTRADICTS_SELECTION, reason)
         asking = state.planner.plan(select.round_index).asking
         if select.declines and not asking:
             name = state.manifest.algorithm
             reason = f"models declined in round {select.round_index}, in which algorithm '{name}' asks for none"
-            return Rejection(Refusal.MALFORMED, reason)
+            return Refusal(RefusalCode.MALFORMED, reason)
         if asking and select.selected == -1 and not (select.scalars or select.sketch):
             return None
         return state.algorithm.rejects_select(state.algorithm_state, select)
 
-    def _too_far_ahead(self, round_index: int) -> Rejection | None:
+    def _too_far_ahead(self, round_index: int) -> Refusal | None:
         """A neighbor cannot be further ahead unless this peer was away; heartbeats tell it so, not models."""
         state, most = self._state, self._pace.rounds_ahead_max
         if most is None or round_index <= state.round.index + most:
             return None
         reason = f"round {round_index}, while peer {state.peer_id} is in round {state.round.index}"
-        return Rejection(Refusal.ROUND_TOO_FAR_AHEAD, reason)
+        return Refusal(RefusalCode.ROUND_TOO_FAR_AHEAD, reason)
 
-    def _rejects_round_step(self, round_index: int, step: int) -> Rejection | None:
+    def _rejects_round_step(self, round_index: int, step: int) -> Refusal | None:
         state = self._state
         if not 0 <= round_index < state.manifest.rounds:
-            return Rejection(Refusal.ROUND_OUT_OF_RANGE, f"round {round_index} of {state.manifest.rounds}")
+            return Refusal(RefusalCode.ROUND_OUT_OF_RANGE, f"round {round_index} of {state.manifest.rounds}")
         if not 0 <= step < max(1, state.planner.plan(round_index).steps):
-            return Rejection(Refusal.ROUND_OUT_OF_RANGE, f"step {step} of round {round_index}")
+            return Refusal(RefusalCode.ROUND_OUT_OF_RANGE, f"step {step} of round {round_index}")
         return None
 
-    def _rejects_header(self, header: ModelHeader) -> Rejection | None:
+    def _rejects_header(self, header: ModelHeader) -> Refusal | None:
         state, limits = self._state, self._state.constants
         rejection = self._rejects_round_step(header.round_index, header.step)
         if rejection is not None:
             return rejection
         if not 0 <= header.slot < state.algorithm.slots:
-            return Rejection(Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} of {state.algorithm.slots}")
+            return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot {header.slot} of {state.algorithm.slots}")
         if not 0 <= header.index < header.total <= max(state.algorithm.slots, 1):
-            return Rejection(Refusal.MALFORMED, f"model {header.index} of {header.total}")
+            return Refusal(RefusalCode.MALFORMED, f"model {header.index} of {header.total}")
         weights = (header.mass, float(header.sample_count))
         if not all(limits.weight_min <= w <= limits.weight_max for w in weights):
             allowed = f"{limits.weight_min:g} to {limits.weight_max:g}"
-            return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, f"mass and sample count {weights}, allowed are {allowed}")
+            return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, f"mass and sample count {weights}, allowed are {allowed}")
         if (rejection := self._too_far_ahead(header.round_index)) is not None:
             return rejection
         if self._is_stale(header):
@@ -140,12 +141,13 @@ class Receiver:
         rejection = self._rejects_header(header)
         if rejection is not None:
             state.refusals[rejection.code] += 1
-            state.refuse(event.stream, header.sender, rejection.code, rejection.reason)
+            state.refuse(event.stream, header.sender, rejection)
             return
         self._contacts.heard(state.neighbors[header.sender], header.round_index, now)
         earlier = state.arrivals.unread_copy(header)
         if earlier is not None:
-            state.refuse(earlier, header.sender, Refusal.NO_HANDSHAKE, "a newer stream carries the same model")
+            newer = Refusal(RefusalCode.NO_HANDSHAKE, "a newer stream carries the same model")
+            state.refuse(earlier, header.sender, newer)
         state.arrivals.offered[event.stream] = header
 
     def complete(self, event: ev.ArrivalComplete, now: float) -> None:

@@ -18,21 +18,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core.averaging import BLOCK_ELEMENTS, Vector
-from peer.core.decisions import Rejection
 
 # With a norm up to 1.8e19, the square root of this, no sum or difference of two models overflows float32.
 NORM_SQUARED_MAX = float(np.finfo(np.float32).max)
 
 
-def check_norm(norm_squared: float, own_norm_squared: float, bound: float | None) -> Rejection | None:
+def check_norm(norm_squared: float, own_norm_squared: float, bound: float | None) -> Refusal | None:
     """Return the rejection of a model that is not finite, or whose norm exceeds ``bound`` times the own model's; or None."""
     if not norm_squared <= NORM_SQUARED_MAX:
-        return Rejection(Refusal.NON_FINITE, "the model holds NaN or Inf, or its squared norm overflows float32")
+        return Refusal(RefusalCode.NON_FINITE, "the model holds NaN or Inf, or its squared norm overflows float32")
     if bound is not None and norm_squared > bound**2 * own_norm_squared:
-        return Rejection(
-            Refusal.NORM_BOUND,
+        return Refusal(
+            RefusalCode.NORM_BOUND,
             f"norm {math.sqrt(norm_squared):.3g}, allowed is {bound:g} times the receiver's {math.sqrt(own_norm_squared):.3g}",
         )
     return None

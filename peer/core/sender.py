@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.contacts import NOW, Contacts
@@ -26,14 +26,14 @@ SILENT_SHARE = 0.5  # of the time since a push began it must have waited: not al
 # Refusals of the moment, not of the message: it is sent again.
 RETRIED = frozenset(
     {
-        Refusal.NO_HANDSHAKE,
-        Refusal.OLD_INCARNATION,
-        Refusal.ROUND_TOO_FAR_AHEAD,
-        Refusal.TOO_MANY_STREAMS,
-        Refusal.RATE_LIMITED,
-        Refusal.TOO_SLOW,
-        Refusal.DIGEST_MISMATCH,
-        Refusal.NO_BASE,
+        RefusalCode.NO_HANDSHAKE,
+        RefusalCode.OLD_INCARNATION,
+        RefusalCode.ROUND_TOO_FAR_AHEAD,
+        RefusalCode.TOO_MANY_STREAMS,
+        RefusalCode.RATE_LIMITED,
+        RefusalCode.TOO_SLOW,
+        RefusalCode.DIGEST_MISMATCH,
+        RefusalCode.NO_BASE,
     }
 )
 
@@ -71,9 +71,9 @@ class Sender:
         self._contacts.changed(neighbor, neighbor.liveness.answered(now))
         if event.refusal in RETRIED:
             neighbor.outbox.failed(now)
-            if event.refusal is Refusal.NO_BASE:  # the neighbor has restarted: it gets the whole model
+            if event.refusal is RefusalCode.NO_BASE:  # the neighbor has restarted: it gets the whole model
                 return
-            if event.refusal is Refusal.ROUND_TOO_FAR_AHEAD:  # it was away: told our round, it catches up
+            if event.refusal is RefusalCode.ROUND_TOO_FAR_AHEAD:  # it was away: told our round, it catches up
                 self._contacts.send_heartbeat(neighbor, now)
                 return
         elif (message := neighbor.outbox.answered()) is not None:

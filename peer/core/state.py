@@ -171,10 +171,10 @@ class State:
         self.arrivals.forget(stream)
         self.emit(do.AnswerArrival(stream, outcome))
 
-    def refuse(self, stream: int, sender: int, code: Refusal, reason: str) -> None:
+    def refuse(self, stream: int, sender: int, refusal: Refusal) -> None:
         """Refuse an arrival and forget its stream."""
         self.arrivals.forget(stream)
-        self.emit(do.AnswerArrival(stream, Outcome.REFUSED, code, reason, sender))
+        self.emit(do.AnswerArrival(stream, Outcome.REFUSED, refusal.code, refusal.reason, sender))
 
     # ---- stages -----------------------------------------------------------------------------------------------------
 

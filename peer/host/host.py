@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap import Compared, check_hello, remarks, with_known
-from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode, RemoteProtocolError
 from peer.algorithms.base import Algorithm
 from peer.algorithms.saved_state import saved
 from peer.algorithms.work import perform
@@ -25,7 +25,6 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector
 from peer.core.checkpoint import Checkpoint
-from peer.core.decisions import Rejection
 from peer.core.encoding import ModelFormat, Payload
 from peer.core.engine import Engine, make_hello
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, Select
@@ -146,16 +145,16 @@ class PeerHost:
         neighbors = self.state.neighbors
         known = neighbors.get(hello.sender)
         if not neighbors:
-            raise RemoteProtocolError(Refusal.NOT_A_NEIGHBOR, f"peer {self.peer_id} has no neighbors")
+            raise RemoteProtocolError(RefusalCode.NOT_A_NEIGHBOR, f"peer {self.peer_id} has no neighbors")
         if known:
             self._learn_classes(hello)
         mine = self.hello_to(hello.sender if known else next(iter(neighbors)))
         problem = check_hello(mine, hello, neighbors=neighbors, last_incarnation=known.incarnation if known else 0)
         if problem is not None:
-            self.refuse(hello.sender, *problem)
+            self.refuse(hello.sender, problem)
             if known:
-                self.post(ev.HelloRefused(hello.sender, *problem))
-            return HelloReply(mine, *problem)
+                self.post(ev.HelloRefused(hello.sender, problem))
+            return HelloReply(mine, problem.code, problem.reason)
         self._note_remarks(mine, hello)
         self.post(ev.HandshakeDone(hello, answered=False))
         return HelloReply(mine)  # made before: it names the caller's earlier incarnation
@@ -165,19 +164,19 @@ class PeerHost:
         self._learn_classes(reply.hello)
         known, mine = self.state.neighbors[neighbor].incarnation, self.hello_to(neighbor)
         problem = check_hello(mine, reply.hello, neighbors=self.state.neighbors, last_incarnation=known)
-        if reply.refusal is Refusal.OLD_INCARNATION:
+        if reply.refusal is RefusalCode.OLD_INCARNATION:
             self._raise_incarnation(neighbor, reply.hello.seen_incarnation)
             self.post(ev.HandshakeFailed(neighbor, None, reply.reason))
         elif reply.refusal is not None:  # our own sentence has both values in full; theirs is cut
-            reason = problem[1] if problem is not None and problem[0] is reply.refusal else reply.reason
+            reason = problem.reason if problem is not None and problem.code is reply.refusal else reply.reason
             self.post(ev.HandshakeFailed(neighbor, reply.refusal, reason))
         else:
             if problem is not None:
-                self.refuse(neighbor, *problem)
+                self.refuse(neighbor, problem)
             else:
                 self._note_remarks(mine, reply.hello)
-            answered = ev.HandshakeDone(reply.hello, answered=True)
-            self.post(answered if problem is None else ev.HandshakeFailed(neighbor, *problem))
+            failed = problem and ev.HandshakeFailed(neighbor, problem.code, problem.reason)
+            self.post(failed or ev.HandshakeDone(reply.hello, answered=True))
 
     def _learn_classes(self, hello: Hello) -> None:
         """Take over the classes that a neighbor knows of, to name them in refusals and to tell other neighbors."""
@@ -207,11 +206,11 @@ class PeerHost:
 
     def _check_running(self) -> None:
         if self.engine.stage is Stage.STOPPED:
-            raise RemoteProtocolError(Refusal.SHUTTING_DOWN, f"peer {self.peer_id} is leaving")
+            raise RemoteProtocolError(RefusalCode.SHUTTING_DOWN, f"peer {self.peer_id} is leaving")
 
     # ---- control messages -----------------------------------------------------------------------------------------------
 
-    def answer_heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
+    def answer_heartbeat(self, heartbeat: Heartbeat) -> RefusalCode | None:
         """Take a heartbeat; a neighbor that is not alive to us is told to say hello.
 
         If it cannot be reached it learns our round from the reply, and does not wait for models that cannot come.
@@ -220,9 +219,9 @@ class PeerHost:
         if rejection is not None:
             return self._reject(heartbeat.sender, rejection)
         self.post(ev.HeartbeatReceived(heartbeat))
-        return Refusal.NO_HANDSHAKE if self.engine.must_answer(heartbeat.sender) else None
+        return RefusalCode.NO_HANDSHAKE if self.engine.must_answer(heartbeat.sender) else None
 
-    def answer_control(self, message: Control) -> Refusal | None:
+    def answer_control(self, message: Control) -> RefusalCode | None:
         """Take a selection or a pass.
 
         Raises:
@@ -242,28 +241,30 @@ class PeerHost:
 
     # ---- refusals -------------------------------------------------------------------------------------------------------
 
-    def refuse(self, sender: int | None, code: Refusal, sentence: str) -> None:
+    def refuse(self, sender: int | None, refusal: Refusal) -> None:
         """Count a refusal; log and record it, a few a minute of one kind and sender."""
-        if code is not Refusal.SHUTTING_DOWN:  # a neighbor that still calls while we leave does nothing wrong
-            self.state.refusals[code] += 1
-            self.note_refusal(sender, code, sentence)
+        if (
+            refusal.code is not RefusalCode.SHUTTING_DOWN
+        ):  # a neighbor that still calls while we leave does nothing wrong
+            self.state.refusals[refusal.code] += 1
+            self.note_refusal(sender, refusal)
 
-    def note_refusal(self, sender: int | None, code: Refusal, sentence: str) -> None:
+    def note_refusal(self, sender: int | None, refusal: Refusal) -> None:
         """Log and record a refusal that is counted already."""
-        if not self._lines.take(self.world.now(), sender, code):
+        if not self._lines.take(self.world.now(), sender, refusal.code):
             return
         who = f"peer {sender}" if sender is not None else "a caller"
-        self.world.log(do.Log("warning", f"refused {who}: {code}: {sentence}", sender, str(code)))
-        self.world.record("refused", {"neighbor": sender, "code": str(code), "reason": sentence})
+        self.world.log(do.Log("warning", f"refused {who}: {refusal}", sender, str(refusal.code)))
+        self.world.record("refused", {"neighbor": sender, "code": str(refusal.code), "reason": refusal.reason})
 
-    def _reject(self, sender: int, rejection: Rejection) -> Refusal:
-        if rejection.code is not Refusal.NO_HANDSHAKE:  # a restarted peer causes it; it is no misbehavior
-            self.refuse(sender, rejection.code, rejection.reason)
+    def _reject(self, sender: int, rejection: Refusal) -> RefusalCode:
+        if rejection.code is not RefusalCode.NO_HANDSHAKE:  # a restarted peer causes it; it is no misbehavior
+            self.refuse(sender, rejection)
         return rejection.code
 
     # ---- models of neighbors --------------------------------------------------------------------------------------------
 
-    def rejects_offer(self, header: ModelHeader) -> Rejection | None:
+    def rejects_offer(self, header: ModelHeader) -> Refusal | None:
         """Return why a model is refused before the engine sees its header; it is counted.
 
         Raises:
@@ -276,11 +277,11 @@ class PeerHost:
             self._reject(header.sender, rejection)
         return rejection
 
-    def arrived(self, stream: int, sender: int, rejection: Rejection | None) -> None:
+    def arrived(self, stream: int, sender: int, rejection: Refusal | None) -> None:
         """Tell the engine what screening found about a complete arrival."""
         if rejection is None:
             self.post(ev.ArrivalComplete(stream))
-        elif rejection.code is Refusal.NO_BASE:  # a restart causes it; the sender sends the whole model
+        elif rejection.code is RefusalCode.NO_BASE:  # a restart causes it; the sender sends the whole model
             self.post(ev.ArrivalLost(stream))
         else:
             self._reject(sender, rejection)
@@ -288,15 +289,15 @@ class PeerHost:
 
     def note_answer(self, effect: do.AnswerArrival) -> None:
         """Log and record an arrival that the engine refuses; it has counted it."""
-        if effect.refusal is not None and effect.refusal is not Refusal.NO_HANDSHAKE:
-            self.note_refusal(effect.sender, effect.refusal, effect.reason)
+        if effect.refusal is not None and effect.refusal is not RefusalCode.NO_HANDSHAKE:
+            self.note_refusal(effect.sender, Refusal(effect.refusal, effect.reason))
 
-    def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, Callable[[], Payload]] | Refusal:
+    def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, Callable[[], Payload]] | RefusalCode:
         """Give a neighbor that catches up the present model of one slot: its header, and a function that encodes it."""
         rejection = self.engine.rejects_sender(request.sender, request.incarnation)
         slots = self.algorithm.slots
         if rejection is None and not 0 <= request.slot < slots:
-            rejection = Rejection(Refusal.SLOT_OUT_OF_RANGE, f"slot {request.slot} of {slots} pulled")
+            rejection = Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot {request.slot} of {slots} pulled")
         return self.sending.present(request.slot) if rejection is None else self._reject(request.sender, rejection)
 
     def drop_snapshots(self, before_round: int) -> None:

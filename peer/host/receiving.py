@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from peer.algorithms.base import Algorithm
 from peer.algorithms.workspace import FoldedArrival, Workspace
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector, norm_squared
-from peer.core.decisions import Rejection
 from peer.core.deltas import DeltaReceiver
 from peer.core.encoding import DELTAS, ModelFormat, Payload, decode
 from peer.core.messages import ModelHeader
@@ -73,18 +72,18 @@ class Receiving:
 
     # ---- arrivals -------------------------------------------------------------------------------------------------------
 
-    def rejects_header(self, header: ModelHeader) -> Rejection | None:
+    def rejects_header(self, header: ModelHeader) -> Refusal | None:
         """Return why a header cannot be right: its encoding, size or base."""
         form = self._format
         if header.encoding not in (form.encoding, form.whole):
             reason = f"encoding {header.encoding!r}; the encoding of this run is {form.encoding}"
-            return Rejection(Refusal.WRONG_ENCODING, reason)
+            return Refusal(RefusalCode.WRONG_ENCODING, reason)
         expected = form.model_bytes if header.encoding == form.encoding else form.whole_bytes
         if header.size_bytes != expected:
             reason = f"a model of {header.size_bytes} bytes; a model of this schema takes {expected}"
-            return Rejection(Refusal.WRONG_SIZE, reason)
+            return Refusal(RefusalCode.WRONG_SIZE, reason)
         if (header.base != 0) != (header.encoding in DELTAS):
-            return Rejection(Refusal.MALFORMED, f"base {header.base:016x} with encoding {header.encoding}")
+            return Refusal(RefusalCode.MALFORMED, f"base {header.base:016x} with encoding {header.encoding}")
         return None
 
     def reserve(self, header: ModelHeader) -> ReceivedModel:
@@ -98,7 +97,7 @@ class Receiving:
         """Return whether an arrival whose norm is known needs no look at its values."""
         return self._screening.norm_bound is None and not self._algorithm.inspects_arrivals
 
-    def screen(self, header: ModelHeader, received: ReceivedModel, known_norm: float | None = None) -> Rejection | None:
+    def screen(self, header: ModelHeader, received: ReceivedModel, known_norm: float | None = None) -> Refusal | None:
         """Return why a complete model is not taken: its values, its norm, or the algorithm's own check.
 
         Args:
@@ -111,7 +110,7 @@ class Receiving:
         try:
             model = self._model_of(header, received)
         except RemoteProtocolError as error:
-            return Rejection(error.code, error.sentence)
+            return error.refusal
         norm = norm_squared(model) if known_norm is None else known_norm
         rejection = check_norm(norm, self._own_norms.get(header.slot, 0.0), self._screening.norm_bound)
         if rejection is None and self._algorithm.inspects_arrivals:
@@ -167,7 +166,9 @@ class Receiving:
         models = []
         for slot, (header, payload) in enumerate(replies):
             if header.encoding != self._format.whole:
-                raise RemoteProtocolError(Refusal.WRONG_ENCODING, f"a pulled model has encoding {header.encoding!r}")
+                raise RemoteProtocolError(
+                    RefusalCode.WRONG_ENCODING, f"a pulled model has encoding {header.encoding!r}"
+                )
             model = decode(payload, self._format.schema, header.encoding)
             own = norm_squared(self._workspace.models.model(slot))
             rejection = check_norm(norm_squared(model), own, self._screening.norm_bound)

@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from coordinator_free_bootstrap.identity import restart_count
 from peer.core.counters import Entry, Totals, entries
 from peer.core.liveness import NeighborState
@@ -118,7 +118,7 @@ class PeerMetrics:
             self._phases.labels(phase)
         for state in NeighborState:
             self._neighbors.labels(state.value)
-        for code in Refusal:
+        for code in RefusalCode:
             self._refusals.labels(code.value)
 
     def plan(self, rounds: int, own_end: float = 0.0, neighbors_end: float = 0.0) -> None:
@@ -159,13 +159,13 @@ class PeerMetrics:
         for state in NeighborState:
             self._neighbors.labels(state.value).set(tally[state.value])
 
-    def observe_refusal(self, code: Refusal | str) -> None:
+    def observe_refusal(self, code: RefusalCode | str) -> None:
         """Count one refused message.
 
         Raises:
             ValueError: the code is unknown.
         """
-        self._refusals.labels(Refusal(code).value).inc()
+        self._refusals.labels(RefusalCode(code).value).inc()
 
     def observe_checkpoint(self, *, written: bool) -> None:
         """Count one checkpoint, written or failed."""

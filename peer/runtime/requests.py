@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import events as ev
-from peer.core.decisions import Rejection
 from peer.core.encoding import Payload
 from peer.core.messages import (
     Control,
@@ -91,11 +90,11 @@ class Requests:
             return replace(reply, cannot_dial=self._reached(hello.sender, hello.incarnation))
         return reply
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
+    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> RefusalCode | None:
         """Take a heartbeat."""
         return self._host.answer_heartbeat(heartbeat)
 
-    async def control(self, caller: int | None, message: Control) -> Refusal | None:
+    async def control(self, caller: int | None, message: Control) -> RefusalCode | None:
         """Take a selection or a pass."""
         return self._host.answer_control(message)
 
@@ -128,12 +127,12 @@ class Requests:
         return asyncio.ensure_future(self._screened_elsewhere(number, stream, arrival, screen))
 
     async def _screened_elsewhere(
-        self, number: int, stream: Push, arrival: Arrival, screen: Callable[[], Rejection | None]
+        self, number: int, stream: Push, arrival: Arrival, screen: Callable[[], Refusal | None]
     ) -> PushReply:
         return await self._screened(number, stream, arrival, await self._on_fold_thread(screen))
 
     def _screened(
-        self, number: int, stream: Push, arrival: Arrival, rejection: Rejection | None
+        self, number: int, stream: Push, arrival: Arrival, rejection: Refusal | None
     ) -> asyncio.Future[PushReply]:
         """Give the engine a screened model; its decision may be there already."""
         if rejection is not None:
@@ -146,18 +145,18 @@ class Requests:
         self._host.arrived(number, stream.header.sender, None)
         return stream.reply
 
-    def lost(self, arrival: Arrival, reason: str, code: Refusal | None) -> None:
+    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
         """Forget a model that will not be complete. A model with NaN or Inf is final; the sender will not retry."""
         number, _ = self._stream_of.pop(id(arrival), (0, None))
         if number in self._streams:
             self._forget(number)
-            final = code if code is Refusal.NON_FINITE else None
-            self._post(ev.ArrivalLost(number, final, stalled=code is Refusal.TOO_SLOW))
+            final = code if code is RefusalCode.NON_FINITE else None
+            self._post(ev.ArrivalLost(number, final, stalled=code is RefusalCode.TOO_SLOW))
 
-    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
+    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | RefusalCode:
         """Give a neighbor that catches up the present model of one slot."""
         answer = self._host.answer_pull(request)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, RefusalCode):
             return answer
         header, encoded = answer
         return header, await self._on_fold_thread(encoded)
@@ -166,9 +165,9 @@ class Requests:
         """Return what this peer is doing, as JSON-ready values."""
         return self._host.status() | {"open_streams": len(self._streams)} | self._about()
 
-    def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
+    def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Count a refusal that the server made."""
-        self._host.refuse(caller, code, sentence)
+        self._host.refuse(caller, refusal)
 
     def heard_frame_since(self, sender: int, since: float) -> bool:
         """Return whether a frame of a neighbor's model has come, and stood for a heartbeat, since a time of the event loop."""

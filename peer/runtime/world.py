@@ -18,7 +18,7 @@ from coordinator_free_bootstrap.errors import (
     DivergedError,
     IdentityError,
     NeighborUnavailable,
-    Refusal,
+    RefusalCode,
     RemoteProtocolError,
     StorageError,
 )
@@ -244,7 +244,7 @@ class AsyncioWorld:
             self.post(ev.HandshakeFailed(neighbor, None, str(error)))
         except RemoteProtocolError as error:
             self._log_certificates(neighbor)
-            self.post(ev.HandshakeFailed(neighbor, error.code, error.sentence))
+            self.post(ev.HandshakeFailed(neighbor, error.refusal.code, error.refusal.reason))
         else:
             failpoints.reach("hello.end")
             if reply.cannot_dial:
@@ -284,7 +284,7 @@ class AsyncioWorld:
             moving = moved or (busy and self._pacing.is_limited(neighbor))
             self.post(ev.HeartbeatAnswered(neighbor, lost=True, moving=moving))
         except RemoteProtocolError as error:
-            self.post(ev.HeartbeatAnswered(neighbor, error.code))
+            self.post(ev.HeartbeatAnswered(neighbor, error.refusal.code))
 
     def send_control(self, neighbor: int, message: Control) -> None:
         """Send a selection or a pass."""
@@ -305,13 +305,13 @@ class AsyncioWorld:
             self._log_slow_link(neighbor, "came too late")
         return self.host.sending.push_answered(neighbor, header, reply)
 
-    async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | Refusal | None]) -> None:
+    async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | RefusalCode | None]) -> None:
         try:
             answer = await call
         except NeighborUnavailable as error:
             event: ev.Event = ev.SendFailed(neighbor, str(error))
         except RemoteProtocolError as error:
-            event = ev.SendAnswered(neighbor, Outcome.REFUSED, error.code, error.sentence)
+            event = ev.SendAnswered(neighbor, Outcome.REFUSED, error.refusal.code, error.refusal.reason)
         else:
             if isinstance(answer, ev.SendAnswered):
                 event = answer

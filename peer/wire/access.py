@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from coordinator_free_bootstrap import Subject
-from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.wire.limits import CallerLimits
 
@@ -23,12 +23,12 @@ Identify: TypeAlias = Callable[[Any], Subject | None]
 CANCEL_DELAY_S = 0.1  # gRPC reports a broken connection as the end of the stream and cancels the call a moment later
 REFUSAL_TRAILER = "peer-refusal"
 _STATUS = {
-    Refusal.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
-    Refusal.NOT_A_NEIGHBOR: grpc.StatusCode.PERMISSION_DENIED,
-    Refusal.IDENTITY_MISMATCH: grpc.StatusCode.PERMISSION_DENIED,
-    Refusal.TOO_MANY_STREAMS: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Refusal.RATE_LIMITED: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Refusal.TOO_SLOW: grpc.StatusCode.DEADLINE_EXCEEDED,
+    RefusalCode.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
+    RefusalCode.NOT_A_NEIGHBOR: grpc.StatusCode.PERMISSION_DENIED,
+    RefusalCode.IDENTITY_MISMATCH: grpc.StatusCode.PERMISSION_DENIED,
+    RefusalCode.TOO_MANY_STREAMS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    RefusalCode.RATE_LIMITED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    RefusalCode.TOO_SLOW: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 
 
@@ -47,7 +47,7 @@ class AccessControl:
         limits: Limits,
         timeouts: Timeouts,
         identify: Identify | None,
-        refused: Callable[[int | None, Refusal, str], None],
+        refused: Callable[[int | None, Refusal], None],
     ) -> None:
         self._callers = CallerLimits(limits, asyncio.get_running_loop().time)
         self._timeouts = timeouts
@@ -73,8 +73,8 @@ class AccessControl:
 
     async def abort(self, context: Any, caller: int | None, error: RemoteProtocolError) -> NoReturn:
         """Count a refusal and end the call with its status."""
-        self._refused(caller, error.code, error.sentence)
-        await abort(context, error.code, error.sentence)
+        self._refused(caller, error.refusal)
+        await abort(context, error.refusal)
 
     @asynccontextmanager
     async def aborting(self, context: Any) -> AsyncIterator[None]:
@@ -93,7 +93,7 @@ def require_peer(caller: Subject | None) -> int | None:
     """
     if isinstance(caller, str):
         raise RemoteProtocolError(
-            Refusal.NOT_A_NEIGHBOR, f"caller: found observer {caller}, which may only read status"
+            RefusalCode.NOT_A_NEIGHBOR, f"caller: found observer {caller}, which may only read status"
         )
     return caller
 
@@ -106,7 +106,7 @@ def require_sender(caller: int | None, sender: int) -> None:
     """
     if caller is not None and sender != caller:
         sentence = f"sender: found peer {sender}; the authenticated caller is peer {caller}"
-        raise RemoteProtocolError(Refusal.IDENTITY_MISMATCH, sentence)
+        raise RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, sentence)
 
 
 async def first_message(context: Any, timeouts: Timeouts) -> Any:
@@ -120,17 +120,17 @@ async def first_message(context: Any, timeouts: Timeouts) -> Any:
             message = await context.read()
     except TimeoutError as error:
         sentence = f"no complete message within {timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s)"
-        raise RemoteProtocolError(Refusal.TOO_SLOW, sentence) from error
+        raise RemoteProtocolError(RefusalCode.TOO_SLOW, sentence) from error
     if message is grpc.aio.EOF:
         await asyncio.sleep(CANCEL_DELAY_S)
-        raise RemoteProtocolError(Refusal.MALFORMED, "the call has no message")
+        raise RemoteProtocolError(RefusalCode.MALFORMED, "the call has no message")
     return message
 
 
-async def abort(context: Any, code: Refusal, sentence: str) -> NoReturn:
+async def abort(context: Any, refusal: Refusal) -> NoReturn:
     """End a call with the status of a refusal, and its code in the trailing metadata."""
-    status = _STATUS.get(code, grpc.StatusCode.FAILED_PRECONDITION)
-    await context.abort(status, f"{code}: {sentence}", trailing_metadata=((REFUSAL_TRAILER, code.value),))
+    status = _STATUS.get(refusal.code, grpc.StatusCode.FAILED_PRECONDITION)
+    await context.abort(status, str(refusal), trailing_metadata=((REFUSAL_TRAILER, refusal.code.value),))
     raise LocalProtocolError("a call continued after it was aborted")
 
 

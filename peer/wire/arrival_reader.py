@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc.aio
 
-from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer import failpoints
 from peer.core.messages import ModelHeader, PushReply
@@ -25,7 +25,7 @@ def too_slow(timeouts: Timeouts, moved_bytes: int, seconds: float) -> RemoteProt
         f"the transfer stopped or is too slow: {moved_bytes} bytes in {seconds:.0f} s; declare the slow end's upload_limit or "
         f"download_limit in the graph file; timeouts.idle_transfer_s is {timeouts.idle_transfer_s:g}"
     )
-    return RemoteProtocolError(Refusal.TOO_SLOW, sentence)
+    return RemoteProtocolError(RefusalCode.TOO_SLOW, sentence)
 
 
 class ArrivalReader:
@@ -72,7 +72,7 @@ class ArrivalReader:
         if header.size_bytes > self._limits.model_bytes_max:
             allowed = f"at most {self._limits.model_bytes_max} (limits.model_bytes_max)"
             found = f"ModelHeader.size_bytes: found {header.size_bytes}; allowed: {allowed}"
-            raise RemoteProtocolError(Refusal.TOO_LARGE, found)
+            raise RemoteProtocolError(RefusalCode.TOO_LARGE, found)
         answer = await self._handler.offered(self.caller, header)
         if isinstance(answer, Arrival) and answer.verdict is not None:
             return answer.verdict  # given up before its first byte
@@ -101,7 +101,7 @@ class ArrivalReader:
             )
             failpoints.reach("receive.end")
         except RemoteProtocolError as error:
-            reason, code = error.sentence, error.code
+            reason, code = error.refusal.reason, error.refusal.code
             raise
         finally:
             self._writer = arrival.release = None
@@ -141,7 +141,7 @@ class ArrivalReader:
             allowed = self._limits.frame_bytes_max + frames.HEADER_BYTES_MAX
             if len(message) > allowed:
                 sentence = f"a whole model: found a message of {len(message)} bytes; allowed: at most {allowed}"
-                raise RemoteProtocolError(Refusal.TOO_LARGE, f"{sentence} (limits.frame_bytes_max, and 64 KiB)")
+                raise RemoteProtocolError(RefusalCode.TOO_LARGE, f"{sentence} (limits.frame_bytes_max, and 64 KiB)")
         return convert.first_header(frame)
 
     async def _take_whole(self, arrival: Arrival, whole: frames.Frame) -> bool:
@@ -184,5 +184,5 @@ class ArrivalReader:
                 raise too_slow(self._timeouts, received, clock() - began) from error
         if arrival.verdict is None:
             await asyncio.sleep(CANCEL_DELAY_S)
-            raise RemoteProtocolError(Refusal.MALFORMED, "the stream ends without an end frame")
+            raise RemoteProtocolError(RefusalCode.MALFORMED, "the stream ends without an end frame")
         return False

@@ -17,7 +17,7 @@ import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from coordinator_free_bootstrap.strict_json import printable
 from peer import failpoints
@@ -158,19 +158,19 @@ class NeighborLink:
             details = cause.details() or "" if isinstance(cause, grpc.aio.AioRpcError) else ""
             if any(sign in details for sign in UNTRUSTED):
                 sentence = f"the server {self._place} has no certificate of peer {self.peer_id}: {error}"
-                raise RemoteProtocolError(Refusal.IDENTITY_MISMATCH, sentence) from error
+                raise RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, sentence) from error
             raise
         self.unanswered_hellos = 0
         if reply.hello.sender != self.peer_id:
             sentence = f"found peer {reply.hello.sender} {self._place}, where peer {self.peer_id} should be"
-            raise RemoteProtocolError(Refusal.IDENTITY_MISMATCH, sentence)
+            raise RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, sentence)
         return reply
 
-    async def heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
+    async def heartbeat(self, heartbeat: Heartbeat) -> RefusalCode | None:
         """Send a heartbeat; return the neighbor's refusal."""
         return convert.unpack_acknowledgement(await self._ask("Heartbeat", convert.pack_heartbeat(heartbeat)))[0]
 
-    async def control(self, message: Control) -> Refusal | None:
+    async def control(self, message: Control) -> RefusalCode | None:
         """Send a selection or a pass; return the neighbor's refusal."""
         if isinstance(message, Select):
             reply = await self._ask("Select", convert.pack_select(message))
@@ -225,7 +225,7 @@ class NeighborLink:
             pushed_bytes, self._push_bytes = self._push_bytes, 0
         self._received(data)
         reply = convert.unpack_push_reply(data)
-        if reply.refusal is Refusal.TOO_SLOW:
+        if reply.refusal is RefusalCode.TOO_SLOW:
             self._pacing.failed(self.peer_id)
         elif pushed_bytes == header.size_bytes and reply.outcome is Outcome.FOLDED:
             # another reply may come before the last byte
@@ -411,11 +411,11 @@ class NeighborLink:
         header = convert.first_header(await self._read(call))
         if size_bytes is not None and header.size_bytes != size_bytes:
             sentence = f"ModelHeader.size_bytes: found {header.size_bytes}; allowed: {size_bytes} (the schema's)"
-            raise RemoteProtocolError(Refusal.WRONG_SIZE, sentence)
+            raise RemoteProtocolError(RefusalCode.WRONG_SIZE, sentence)
         if header.size_bytes > self._limits.model_bytes_max:
             allowed = f"at most {self._limits.model_bytes_max} (limits.model_bytes_max)"
             sentence = f"ModelHeader.size_bytes: found {header.size_bytes}; allowed: {allowed}"
-            raise RemoteProtocolError(Refusal.TOO_LARGE, sentence)
+            raise RemoteProtocolError(RefusalCode.TOO_LARGE, sentence)
         return header
 
     async def _read(self, call: Any) -> frames.Frame:
@@ -423,7 +423,7 @@ class NeighborLink:
             frame = await call.read()
         if frame is grpc.aio.EOF:
             await _raise_for_status(call)
-            raise RemoteProtocolError(Refusal.MALFORMED, "the stream ends without an end frame")
+            raise RemoteProtocolError(RefusalCode.MALFORMED, "the stream ends without an end frame")
         self._received(frame)
         return frames.read_frame(frame)
 
@@ -474,8 +474,8 @@ class NeighborLink:
         except grpc.aio.AioRpcError as error:
             details = error.details() or error.code().name
             code = dict(error.trailing_metadata() or ()).get(REFUSAL_TRAILER)
-            if code in set(Refusal):
-                raise RemoteProtocolError(Refusal(code), printable(details.removeprefix(f"{code}: "))) from error
+            if code in set(RefusalCode):
+                raise RemoteProtocolError(RefusalCode(code), printable(details.removeprefix(f"{code}: "))) from error
             reason = in_words(error.code(), details, self._timeouts.suspicion_s)
             raise NeighborUnavailable(f"{where}: {reason}") from error
         except TimeoutError as error:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX
 from coordinator_free_bootstrap.strict_json import dumps, loads, printable
 from peer.core.messages import (
@@ -80,7 +80,7 @@ def unpack_tunnel_ends(data: bytes) -> tuple[int, int, bool]:
     message = parse(peer_pb2.TunnelFrame, data)
     if not message.HasField("ends") or message.HasField("data"):
         raise RemoteProtocolError(
-            Refusal.MALFORMED, "TunnelFrame: found no ends, or data beside them; allowed: ends alone"
+            RefusalCode.MALFORMED, "TunnelFrame: found no ends, or data beside them; allowed: ends alone"
         )
     return message.ends.sender, message.ends.other, message.ends.probe
 
@@ -97,7 +97,7 @@ def unpack_heartbeat(data: bytes) -> Heartbeat:
         sender=message.sender,
         incarnation=message.incarnation,
         round_index=_count(message, "round_index"),
-        phase=_choice(message, "phase", Phase, Refusal.MALFORMED),
+        phase=_choice(message, "phase", Phase, RefusalCode.MALFORMED),
     )
 
 
@@ -113,7 +113,7 @@ def unpack_select(data: bytes) -> Select:
     if len(sketch) > SKETCH_BYTES_MAX or len(sketch) % 4:
         raise _wrong(message, "sketch", f"{len(sketch)} bytes", f"a multiple of 4, at most {SKETCH_BYTES_MAX}")
     if not np.isfinite(np.frombuffer(sketch, "<f4")).all():
-        raise RemoteProtocolError(Refusal.NON_FINITE, "SelectRequest.sketch holds a NaN or an infinity")
+        raise RemoteProtocolError(RefusalCode.NON_FINITE, "SelectRequest.sketch holds a NaN or an infinity")
     return Select(
         sender=message.sender,
         incarnation=message.incarnation,
@@ -147,13 +147,13 @@ def pack_pass(message: Pass) -> bytes:
     return _message(peer_pb2.PassRequest, message).SerializeToString()
 
 
-def unpack_acknowledgement(data: bytes) -> tuple[Refusal | None, str]:
+def unpack_acknowledgement(data: bytes) -> tuple[RefusalCode | None, str]:
     """Read an Acknowledgement as refusal (None: accepted) and reason; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.Acknowledgement, data)
     return _refusal(message), _reason(message)
 
 
-def pack_acknowledgement(refusal: Refusal | None, reason: str) -> bytes:
+def pack_acknowledgement(refusal: RefusalCode | None, reason: str) -> bytes:
     """Write an Acknowledgement."""
     return _build(peer_pb2.Acknowledgement, **_why(refusal, reason)).SerializeToString()
 
@@ -178,7 +178,7 @@ def read_header(message: peer_pb2.ModelHeader) -> ModelHeader:
         mass=message.mass,
         scalars=_scalars(message),
         size_bytes=message.size_bytes,
-        encoding=_choice(message, "encoding", _Encoding, Refusal.WRONG_ENCODING).value,
+        encoding=_choice(message, "encoding", _Encoding, RefusalCode.WRONG_ENCODING).value,
         base=message.base,
     )
 
@@ -186,7 +186,7 @@ def read_header(message: peer_pb2.ModelHeader) -> ModelHeader:
 def first_header(frame: Frame) -> ModelHeader:
     """Check and return the header of a stream's first frame; raises RemoteProtocolError MALFORMED or WRONG_ENCODING."""
     if frame.header is None:
-        raise RemoteProtocolError(Refusal.MALFORMED, "the first frame is not a header")
+        raise RemoteProtocolError(RefusalCode.MALFORMED, "the first frame is not a header")
     return read_header(frame.header)
 
 
@@ -198,7 +198,7 @@ def pack_header(header: ModelHeader) -> bytes:
 def unpack_push_reply(data: bytes) -> PushReply:
     """Read a PushReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.PushReply, data)
-    outcome = _choice(message, "outcome", Outcome, Refusal.MALFORMED)
+    outcome = _choice(message, "outcome", Outcome, RefusalCode.MALFORMED)
     return PushReply(outcome, _refusal(message), _reason(message))
 
 
@@ -285,7 +285,7 @@ def parse(kind: type[M], data: bytes) -> M:
         return kind.FromString(data)
     except DecodeError as error:
         sentence = f"{len(data)} bytes that cannot be parsed as {kind.DESCRIPTOR.name}"
-        raise RemoteProtocolError(Refusal.MALFORMED, sentence) from error
+        raise RemoteProtocolError(RefusalCode.MALFORMED, sentence) from error
 
 
 class _Encoding(StrEnum):
@@ -309,7 +309,7 @@ def _hello(message: peer_pb2.HelloRequest) -> Hello:
         frozen_digest=_text(message, "frozen_digest", DIGEST_CHARS_MAX),
         initial_models_digest=_text(message, "initial_models_digest", DIGEST_CHARS_MAX),
         round_index=_count(message, "round_index"),
-        phase=_choice(message, "phase", Phase, Refusal.MALFORMED),
+        phase=_choice(message, "phase", Phase, RefusalCode.MALFORMED),
         manifest=_text(message, "manifest", MANIFEST_CHARS_MAX),
         seen_incarnation=message.seen_incarnation,
         meaning=_text(message, "meaning", MEANING_CHARS_MAX),
@@ -336,7 +336,7 @@ def _build(kind: type[M], **fields: Any) -> M:
 
 def _wrong(message: Message, field: str, found: object, allowed: str) -> RemoteProtocolError:
     sentence = f"{message.DESCRIPTOR.name}.{field}: found {found}; allowed: {allowed}"
-    return RemoteProtocolError(Refusal.MALFORMED, sentence)
+    return RemoteProtocolError(RefusalCode.MALFORMED, sentence)
 
 
 def _count(message: Message, field: str, *, low: int = 0, high: int = COUNT_MAX) -> int:
@@ -362,12 +362,12 @@ def _scalars(message: Any) -> tuple[float, ...]:
     return tuple(values)
 
 
-def _refusal(message: Any) -> Refusal | None:
+def _refusal(message: Any) -> RefusalCode | None:
     code: str = message.refusal
     if not code:
         return None
     try:
-        return Refusal(code)
+        return RefusalCode(code)
     except ValueError as error:
         raise _wrong(message, "refusal", repr(code[:64]), "the codes of WIRE.md") from error
 
@@ -377,11 +377,11 @@ def _reason(message: Any) -> str:
     return printable(_text(message, "reason", REASON_CHARS_MAX))
 
 
-def _why(refusal: Refusal | None, reason: str) -> dict[str, str]:
+def _why(refusal: RefusalCode | None, reason: str) -> dict[str, str]:
     return {"refusal": refusal.value if refusal else "", "reason": reason[:REASON_CHARS_MAX]}
 
 
-def _choice(message: Message, field: str, kind: type[E], code: Refusal) -> E:
+def _choice(message: Message, field: str, kind: type[E], code: RefusalCode) -> E:
     """Read a protobuf enum by name: PHASE_RUNNING is Phase.RUNNING; 0 and unknown numbers are refused with ``code``."""
     number: int = getattr(message, field)
     values = getattr(message.DESCRIPTOR.fields_by_name[field].enum_type, "values_by_number", {})

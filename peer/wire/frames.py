@@ -16,7 +16,7 @@ import xxhash
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from peer.core.encoding import Payload, norm_squared, view_of
 from peer.wire.generated import peer_pb2
 
@@ -72,7 +72,7 @@ def read_frame(frame: bytes) -> Frame:
         message = peer_pb2.PushFrame.FromString(frame[:head] + rest if chunk is not None else frame)
     except DecodeError as error:
         raise RemoteProtocolError(
-            Refusal.MALFORMED, f"{len(frame)} bytes that cannot be parsed as PushFrame"
+            RefusalCode.MALFORMED, f"{len(frame)} bytes that cannot be parsed as PushFrame"
         ) from error
     if message.HasField("chunk"):  # protobuf: where a field occurs twice, the last one is taken
         chunk = memoryview(message.chunk)
@@ -80,7 +80,7 @@ def read_frame(frame: bytes) -> Frame:
     end = message.end if message.HasField("end") else None
     if (header is None) == (chunk is None and end is None) and (chunk is None or end is None):
         raise RemoteProtocolError(
-            Refusal.MALFORMED,
+            RefusalCode.MALFORMED,
             "PushFrame: found no field, or a header and one other field; allowed: a header alone, a chunk, an end, the last two, "
             "or all three",
         )
@@ -95,7 +95,9 @@ def data_of(frame: bytes) -> memoryview:
     """
     data, rest = _leading_chunk(frame)
     if data is None or rest:
-        raise RemoteProtocolError(Refusal.MALFORMED, "TunnelFrame: found other fields than data; allowed: data alone")
+        raise RemoteProtocolError(
+            RefusalCode.MALFORMED, "TunnelFrame: found other fields than data; allowed: data alone"
+        )
     return data
 
 
@@ -169,7 +171,7 @@ class ChunkWriter:
                 WRONG_SIZE for more or fewer bytes than the buffer has, NON_FINITE (float32), DIGEST_MISMATCH.
         """
         if frame.header is not None:
-            raise RemoteProtocolError(Refusal.MALFORMED, "a second header in a model stream")
+            raise RemoteProtocolError(RefusalCode.MALFORMED, "a second header in a model stream")
         if frame.chunk is not None:
             self._write_chunk(frame.chunk)
         if frame.end is None:
@@ -182,15 +184,15 @@ class ChunkWriter:
         end = start + size
         if size > self._frame_bytes_max:
             found = f"chunk: found {size} bytes; allowed: at most {self._frame_bytes_max} (limits.frame_bytes_max)"
-            raise RemoteProtocolError(Refusal.TOO_LARGE, found)
+            raise RemoteProtocolError(RefusalCode.TOO_LARGE, found)
         if end > self._buffer.nbytes:
             found = f"chunks: found {end} bytes; the header says {self._buffer.nbytes}"
-            raise RemoteProtocolError(Refusal.WRONG_SIZE, found)
+            raise RemoteProtocolError(RefusalCode.WRONG_SIZE, found)
         if size == 0 or (size % ALIGNMENT_BYTES and end != self._buffer.nbytes):
             found = (
                 f"chunk at byte {start}: found {size} bytes; allowed: a multiple of 4 above 0, or the rest of the model"
             )
-            raise RemoteProtocolError(Refusal.MALFORMED, found)
+            raise RemoteProtocolError(RefusalCode.MALFORMED, found)
         place = self._buffer[start:end]
         place[:] = np.frombuffer(chunk, np.uint8)
         self._digest.update(place.data)
@@ -201,7 +203,7 @@ class ChunkWriter:
     def _check_end(self, digest: bytes) -> None:
         if self._position != self._buffer.nbytes:
             found = f"chunks: found {self._position} bytes; the header says {self._buffer.nbytes}"
-            raise RemoteProtocolError(Refusal.WRONG_SIZE, found)
+            raise RemoteProtocolError(RefusalCode.WRONG_SIZE, found)
         if digest != self._digest.digest():
             found = f"digest: found {digest.hex()[:32]!r} in the end frame; the received bytes have {self._digest.hexdigest()!r}"
-            raise RemoteProtocolError(Refusal.DIGEST_MISMATCH, found)
+            raise RemoteProtocolError(RefusalCode.DIGEST_MISMATCH, found)

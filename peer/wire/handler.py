@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core.encoding import Payload
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
 from peer.wire.round_ring import RoundRing
@@ -62,10 +62,10 @@ class RequestHandler(Protocol):
     async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
         """Answer a handshake, with this peer's own hello even where it refuses."""
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
+    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> RefusalCode | None:
         """Take a heartbeat."""
 
-    async def control(self, caller: int | None, message: Control) -> Refusal | None:
+    async def control(self, caller: int | None, message: Control) -> RefusalCode | None:
         """Take a selection or a pass."""
 
     async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
@@ -77,14 +77,14 @@ class RequestHandler(Protocol):
     def complete(self, arrival: Arrival) -> Awaitable[PushReply]:
         """Use a complete model: exact size, right digest, finite (float32). Not cancelled when the sender gives up."""
 
-    def lost(self, arrival: Arrival, reason: str, code: Refusal | None) -> None:
+    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
         """Forget a model that will not be complete, also one that was given up; ``code`` if it was refused."""
 
-    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
+    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | RefusalCode:
         """Return a model to stream to a neighbor; its payload must not change while it is being sent."""
 
     def status(self) -> dict[str, Any]:
         """Return what the peer is doing, as JSON-ready values; `peer_id`, `incarnation`, ... also travel typed."""
 
-    def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
+    def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Count a refusal that the server made."""

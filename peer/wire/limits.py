@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
-from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits
 
 BURST_S = 5.0  # the token bucket holds this many seconds of `limits.requests_per_second`
@@ -46,7 +46,7 @@ class CallerLimits:
         caller.refilled_at = now
         if caller.tokens < 1:
             sentence = f"found more than {rate:g} messages per second (limits.requests_per_second); send again later"
-            raise RemoteProtocolError(Refusal.RATE_LIMITED, sentence)
+            raise RemoteProtocolError(RefusalCode.RATE_LIMITED, sentence)
         caller.tokens -= 1
 
     def stream(self, key: int | str) -> AbstractContextManager[None]:
@@ -73,7 +73,7 @@ class CallerLimits:
         if open_now[what] >= allowed:
             source = "" if what == "requests in flight" else " (limits.streams_per_neighbor)"
             sentence = f"found more than {allowed} {what}{source}; send again later"
-            raise RemoteProtocolError(Refusal.TOO_MANY_STREAMS, sentence)
+            raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
         open_now[what] += 1
         try:
             yield

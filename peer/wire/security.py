@@ -21,7 +21,14 @@ import grpc
 import grpc.aio
 
 from coordinator_free_bootstrap import Graph, Node, Observer, Subject, dns_name, parse_spiffe_id, spiffe_id
-from coordinator_free_bootstrap.errors import ConfigError, IdentityError, Option, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import (
+    ConfigError,
+    IdentityError,
+    Option,
+    Refusal,
+    RefusalCode,
+    RemoteProtocolError,
+)
 from coordinator_free_bootstrap.graph import split_address
 from peer.identity.certificates import Certificate
 from peer.identity.expiry import last_end
@@ -31,7 +38,7 @@ from peer.wire.ports import why_not_bound
 
 log = logging.getLogger("peer")
 Options: TypeAlias = Sequence[tuple[str, Any]]
-Checked: TypeAlias = Subject | tuple[Refusal, str]
+Checked: TypeAlias = Subject | Refusal
 CERTIFICATES_CACHED = 1024  # results of certificate checks; more than a peer has neighbors and observers
 
 
@@ -119,32 +126,40 @@ class MutualTls:
         """
         facts = context.auth_context()
         if facts.get("transport_security_type") != [b"ssl"] or not facts.get("x509_pem_cert"):
-            raise RemoteProtocolError(Refusal.INSECURE, "the call has no TLS client certificate")
+            raise RemoteProtocolError(RefusalCode.INSECURE, "the call has no TLS client certificate")
         verdict = self._checked(facts["x509_pem_cert"][0], tuple(facts.get("peer_spiffe_id", ())))
-        if isinstance(verdict, tuple):
-            raise RemoteProtocolError(*verdict)
+        if isinstance(verdict, Refusal):
+            raise RemoteProtocolError(verdict.code, verdict.reason)
         return verdict
 
     def _check_caller(self, pem: bytes, names: tuple[bytes, ...]) -> Checked:
         """Return the subject of a certificate that TLS has verified, or the refusal of its caller."""
         if len(names) != 1:
-            return Refusal.IDENTITY_MISMATCH, "the certificate must have exactly one URI name"
+            return Refusal(RefusalCode.IDENTITY_MISMATCH, "the certificate must have exactly one URI name")
         try:
             federation, subject = parse_spiffe_id(names[0].decode(errors="replace"))
             certificate = Certificate.from_pem(pem, "the caller")
         except IdentityError as error:
-            return Refusal.IDENTITY_MISMATCH, str(error)
+            return Refusal(RefusalCode.IDENTITY_MISMATCH, str(error))
         if federation != self._federation or certificate.name != (federation, subject):
-            return Refusal.IDENTITY_MISMATCH, f"certificate: found federation {federation}; allowed: {self._federation}"
+            return Refusal(
+                RefusalCode.IDENTITY_MISMATCH,
+                f"certificate: found federation {federation}; allowed: {self._federation}",
+            )
         entry = self._known.get(subject)
         if entry is None:
             if (
                 isinstance(subject, str) and self._authorities
             ):  # an authority may name observers, which only read status
                 return subject
-            return Refusal.NOT_A_NEIGHBOR, f"{names[0].decode()} has no edge to peer {self._subject} in the graph file"
+            return Refusal(
+                RefusalCode.NOT_A_NEIGHBOR,
+                f"{names[0].decode()} has no edge to peer {self._subject} in the graph file",
+            )
         if entry.pins and certificate.fingerprint not in entry.pins:
-            return Refusal.IDENTITY_MISMATCH, f"{certificate.fingerprint} is not pinned for {names[0].decode()}"
+            return Refusal(
+                RefusalCode.IDENTITY_MISMATCH, f"{certificate.fingerprint} is not pinned for {names[0].decode()}"
+            )
         return subject
 
     def _check_own(self) -> None:

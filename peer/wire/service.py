@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from coordinator_free_bootstrap import Subject
-from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core.messages import Control, Heartbeat, Outcome, PushReply
 from peer.wire import convert, frames
@@ -109,10 +109,10 @@ class PeerServicer:
             with self._access.stream(subject, context):
                 return convert.pack_push_reply(await self._take(reader))
         except RemoteProtocolError as error:
-            self._handler.refused(caller, error.code, error.sentence)
-            reply = PushReply(Outcome.REFUSED, error.code, error.sentence)
+            self._handler.refused(caller, error.refusal)
+            reply = PushReply(Outcome.REFUSED, error.refusal.code, error.refusal.reason)
         # Outside of the except clause: there the error's traceback would keep the model's buffer in memory.
-        if reply.refusal is not Refusal.TOO_SLOW:
+        if reply.refusal is not RefusalCode.TOO_SLOW:
             with suppress(RemoteProtocolError), self._access.discard(subject, context):
                 await reader.discard()
         return convert.pack_push_reply(reply)
@@ -204,8 +204,8 @@ class PeerServicer:
         request = convert.unpack_pull(data)
         require_sender(caller, request.sender)
         answer = await self._handler.pull(caller, request)
-        if isinstance(answer, Refusal):
-            await abort(context, answer, "the pull is refused")
+        if isinstance(answer, RefusalCode):
+            await abort(context, Refusal(answer, "the pull is refused"))
         header, payload = answer
         clock, idle_s = asyncio.get_running_loop().time, self._timeouts.idle_transfer_s
         began, written = clock(), 0
@@ -225,7 +225,7 @@ class PeerServicer:
         return None
 
     async def _acknowledge(
-        self, context: Any, unpack: Callable[[bytes], M], take: Callable[[int | None, M], Awaitable[Refusal | None]]
+        self, context: Any, unpack: Callable[[bytes], M], take: Callable[[int | None, M], Awaitable[RefusalCode | None]]
     ) -> bytes:
         caller: int | None = None
         try:
@@ -234,8 +234,8 @@ class PeerServicer:
             require_sender(caller, message.sender)
             refusal, reason = await take(caller, message), ""
         except RemoteProtocolError as error:
-            refusal, reason = error.code, error.sentence
-            self._handler.refused(caller, refusal, reason)
+            refusal, reason = error.refusal.code, error.refusal.reason
+            self._handler.refused(caller, error.refusal)
         return convert.pack_acknowledgement(refusal, reason)
 
     def _caller(self, context: Any) -> int | None:

@@ -11,7 +11,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2
 
 from coordinator_free_bootstrap import Subject
-from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Timeouts
 from peer.wire.access import AccessControl, first_message
 from peer.wire.options import SERVICE
@@ -74,7 +74,9 @@ class StandardServices:
                             await context.write(reply)
                 except TimeoutError as error:
                     limit = f"{self._timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s)"
-                    raise RemoteProtocolError(Refusal.TOO_SLOW, f"reflection: allowed: {limit} per stream") from error
+                    raise RemoteProtocolError(
+                        RefusalCode.TOO_SLOW, f"reflection: allowed: {limit} per stream"
+                    ) from error
 
     def _subject(self, context: Any) -> Subject | None:
         """Return the caller to count; None if it is no neighbor, as `peer health`, which calls as the peer itself."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator_free_bootstrap import Relay
-from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.rates import FRAME_BYTES_MIN, FRAME_S
 from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.pipe import FRAME_BYTES_MAX, Stream, join_streams
@@ -83,7 +83,7 @@ class Switchboard:
         made = _Offer(stream, stream.peer(), probe)
         if probe and self._is_served(ends):
             sentence = f"found a tunnel of the running peer {owner}, which a probe does not replace"
-            raise RemoteProtocolError(Refusal.TOO_MANY_STREAMS, sentence)
+            raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
         for older in self._in_use.get(ends, ()):
             if older.origin != made.origin:  # the owner has a new connection, so that the old one is lost
                 older.ended.set()
@@ -154,7 +154,7 @@ class Switchboard:
         if open_now + kept >= most:
             found = f"found {open_now} relayed connections{f' and {kept} kept for other pairs' if kept else ''}"
             sentence = f"{found}; allowed: {most} (relay.connections); connect again later"
-            raise RemoteProtocolError(Refusal.TOO_MANY_STREAMS, sentence)
+            raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
 
     async def _carry(self, size_bytes: int) -> None:
         self.bytes_relayed += size_bytes
@@ -168,7 +168,7 @@ class Switchboard:
             sentence = (
                 f"found {CONNECTIONS_PER_OFFER} connections between peers {owner} and {user}; connect again later"
             )
-            raise RemoteProtocolError(Refusal.TOO_MANY_STREAMS, sentence)
+            raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
 
 
 async def until(event: asyncio.Event, work: Any) -> None:
@@ -184,4 +184,4 @@ async def until(event: asyncio.Event, work: Any) -> None:
 
 def _not_allowed(owner: int, user: int) -> RemoteProtocolError:
     sentence = f"the graph file has no tunnel from peer {owner} to peer {user} at this peer"
-    return RemoteProtocolError(Refusal.NOT_A_NEIGHBOR, sentence)
+    return RemoteProtocolError(RefusalCode.NOT_A_NEIGHBOR, sentence)

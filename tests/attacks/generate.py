@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from coordinator_free_bootstrap.manifest import Limits
 from peer.wire.generated import peer_pb2
 
@@ -90,15 +90,15 @@ SELECTING = {"algorithm": "fedspd", "options": {"first_round": "paper", "align_e
 LIMITS = Limits()
 
 
-def scripts() -> dict[Refusal, Script]:
+def scripts() -> dict[RefusalCode, Script]:
     """Return the attack for each code; every step must be refused with that code."""
     return {
-        Refusal.NOT_A_NEIGHBOR: {
+        RefusalCode.NOT_A_NEIGHBOR: {
             "title": "an observer sends the messages of a peer",
             "caller": "watcher",
             "steps": [hello(sender=1), heartbeat(), pass_(), push(header(), CHUNK, END), pull()],
         },
-        Refusal.IDENTITY_MISMATCH: {
+        RefusalCode.IDENTITY_MISMATCH: {
             "title": "a neighbor sends every kind of message with the sender of another peer",
             "steps": [
                 hello(sender=2),
@@ -109,14 +109,14 @@ def scripts() -> dict[Refusal, Script]:
                 pull(sender=2),
             ],
         },
-        Refusal.INSECURE: {
+        RefusalCode.INSECURE: {
             "title": "TLS is terminated in front of the peer, and messages come without a certificate",
             "plaintext": True,
             "handshake": False,
             "steps": [hello(), heartbeat(), pass_(), push(header(), CHUNK, END), pull(), raw("Status", b"")],
         },
-        Refusal.WIRE_VERSION: {"title": "another wire version", "steps": [hello(wire_version=1)]},
-        Refusal.MANIFEST_MISMATCH: {
+        RefusalCode.WIRE_VERSION: {"title": "another wire version", "steps": [hello(wire_version=1)]},
+        RefusalCode.MANIFEST_MISMATCH: {
             "title": "another manifest: invalid JSON, other values, deep nesting",
             "steps": [
                 hello(manifest_digest="0" * 64, manifest="no JSON"),
@@ -124,8 +124,8 @@ def scripts() -> dict[Refusal, Script]:
                 hello(manifest_digest="0" * 64, manifest="[" * 100_000),
             ],
         },
-        Refusal.GRAPH_MISMATCH: {"title": "another graph", "steps": [hello(graph_digest="0" * 64)]},
-        Refusal.MEANING_MISMATCH: {
+        RefusalCode.GRAPH_MISMATCH: {"title": "another graph", "steps": [hello(graph_digest="0" * 64)]},
+        RefusalCode.MEANING_MISMATCH: {
             "title": "other classes; no record, invalid JSON, deep nesting, text that would forge a log line",
             "steps": [
                 hello(meaning='{"kind":"classification","classes":["\u001b[31m\\n","b"]}'),
@@ -135,13 +135,13 @@ def scripts() -> dict[Refusal, Script]:
                 hello(meaning="[" * 100_000),
             ],
         },
-        Refusal.SCHEMA_MISMATCH: {"title": "another model", "steps": [hello(schema_digest="0" * 64)]},
-        Refusal.FROZEN_MISMATCH: {"title": "another frozen base", "steps": [hello(frozen_digest="0" * 32)]},
-        Refusal.INITIAL_MODELS_MISMATCH: {
+        RefusalCode.SCHEMA_MISMATCH: {"title": "another model", "steps": [hello(schema_digest="0" * 64)]},
+        RefusalCode.FROZEN_MISMATCH: {"title": "another frozen base", "steps": [hello(frozen_digest="0" * 32)]},
+        RefusalCode.INITIAL_MODELS_MISMATCH: {
             "title": "other initial models",
             "steps": [hello(initial_models_digest="0" * 64), hello(initial_models_digest="")],
         },
-        Refusal.OLD_INCARNATION: {
+        RefusalCode.OLD_INCARNATION: {
             "title": "messages of an earlier incarnation are replayed",
             "steps": [
                 heartbeat(incarnation=6),
@@ -151,12 +151,12 @@ def scripts() -> dict[Refusal, Script]:
                 hello(incarnation=6),
             ],
         },
-        Refusal.NO_HANDSHAKE: {
+        RefusalCode.NO_HANDSHAKE: {
             "title": "messages of an incarnation without a handshake",
             "steps": [heartbeat(incarnation=8), pass_(incarnation=8), push(header(incarnation=8), CHUNK, END)],
             "counted": 0,  # a restarted peer gets this refusal first, so it is not counted
         },
-        Refusal.MALFORMED: {
+        RefusalCode.MALFORMED: {
             "title": "bytes that are no message, fields out of range, frames out of order, streams without an end",
             "steps": [
                 raw("Hello", b"\xff\xff\xff"),
@@ -181,7 +181,7 @@ def scripts() -> dict[Refusal, Script]:
                 raw("PullModel", b"\xff"),
             ],
         },
-        Refusal.TOO_LARGE: {
+        RefusalCode.TOO_LARGE: {
             "title": "a model and a frame over their limits",
             "run": {"limits": {"frame_bytes_max": 1 << 12}},
             "steps": [
@@ -189,7 +189,7 @@ def scripts() -> dict[Refusal, Script]:
                 push(header(), {"chunk": {"slot": 0, "to": (1 << 12) + 4}}),
             ],
         },
-        Refusal.WRONG_SIZE: {
+        RefusalCode.WRONG_SIZE: {
             "title": "a size that is not the schema's: in the header, too many bytes, too few bytes",
             "steps": [
                 push(header(size_bytes=MODEL_BYTES - 4), CHUNK, END),
@@ -198,7 +198,7 @@ def scripts() -> dict[Refusal, Script]:
                 push(header(), {"chunk": {"slot": 0, "to": 400}}, END),
             ],
         },
-        Refusal.WRONG_ENCODING: {
+        RefusalCode.WRONG_ENCODING: {
             "title": "an encoding that is not the run's, an unknown one, none",
             "steps": [
                 push(header(encoding=peer_pb2.ENCODING_INT8), CHUNK, END),
@@ -206,7 +206,7 @@ def scripts() -> dict[Refusal, Script]:
                 push(header(encoding=0), CHUNK, END),
             ],
         },
-        Refusal.NO_BASE: {
+        RefusalCode.NO_BASE: {
             "title": "a delta from a model that the peer does not have",
             "run": {"encoding": "delta_int8"},
             "steps": [
@@ -219,7 +219,7 @@ def scripts() -> dict[Refusal, Script]:
             ],
             "counted": 0,  # a restart causes it too
         },
-        Refusal.ROUND_OUT_OF_RANGE: {
+        RefusalCode.ROUND_OUT_OF_RANGE: {
             "title": "rounds and steps that the run does not have",
             "steps": [
                 pass_(round_index=4),
@@ -229,11 +229,11 @@ def scripts() -> dict[Refusal, Script]:
                 push(header(round_index=(1 << 31) - 1), CHUNK, END),
             ],
         },
-        Refusal.ROUND_TOO_FAR_AHEAD: {
+        RefusalCode.ROUND_TOO_FAR_AHEAD: {
             "title": "three rounds ahead, two are allowed",
             "steps": [pass_(round_index=3), push(header(round_index=3), CHUNK, END)],
         },
-        Refusal.SLOT_OUT_OF_RANGE: {
+        RefusalCode.SLOT_OUT_OF_RANGE: {
             "title": "slots that the run does not have",
             "steps": [
                 push(header(slot=2), CHUNK, END),
@@ -242,13 +242,13 @@ def scripts() -> dict[Refusal, Script]:
                 pull(slot=2),
             ],
         },
-        Refusal.NOT_SELECTED: {
+        RefusalCode.NOT_SELECTED: {
             "title": "a model without a selection before it, in a run that selects",
             "run": SELECTING,
             "steps": [push(header(), CHUNK, END)],
             "after": [select(selected=1)],  # no model is folded before all neighbors have sent their selection
         },
-        Refusal.CONTRADICTS_SELECTION: {
+        RefusalCode.CONTRADICTS_SELECTION: {
             "title": "a selection, then another one of the same round, then models that do not match it",
             "run": SELECTING,
             "before": [select(selected=1)],
@@ -258,7 +258,7 @@ def scripts() -> dict[Refusal, Script]:
                 push(header(slot=1, total=2), CHUNK),
             ],
         },
-        Refusal.WEIGHT_OUT_OF_RANGE: {
+        RefusalCode.WEIGHT_OUT_OF_RANGE: {
             "title": "a weight or sample count that is too large, or zero",
             "steps": [
                 push(header(sample_count=1_000_001), CHUNK, END),
@@ -267,7 +267,7 @@ def scripts() -> dict[Refusal, Script]:
                 push(header(mass=0.0), CHUNK, END),
             ],
         },
-        Refusal.DIGEST_MISMATCH: {
+        RefusalCode.DIGEST_MISMATCH: {
             "title": "a wrong digest, a short one, none",
             "steps": [
                 push(
@@ -278,7 +278,7 @@ def scripts() -> dict[Refusal, Script]:
                 for d in (b"\0" * 16, b"\0" * 4, b"")
             ],
         },
-        Refusal.NON_FINITE: {
+        RefusalCode.NON_FINITE: {
             "title": "one NaN, infinities, a norm that overflows; and a sketch with an infinity",
             "steps": [
                 push(header(), {"chunk": {"slot": 0, "nan_at": 19209}}, END),
@@ -286,35 +286,35 @@ def scripts() -> dict[Refusal, Script]:
                 push(header(), {"chunk": {"slot": 0, "scale": 1e38}}, END),
             ],
         },
-        Refusal.NORM_BOUND: {
+        RefusalCode.NORM_BOUND: {
             "title": "a model scaled by 1000, twice the own norm is allowed",
             "run": {"screening": {"norm_bound": 2.0}},
             "steps": [push(header(), {"chunk": {"slot": 0, "scale": 1000.0}}, END)],
         },
-        Refusal.LABEL_CONFLICT: {
+        RefusalCode.LABEL_CONFLICT: {
             "title": "the model of one cluster with the tag of another",
             "run": {"algorithm": "fedspd", "options": {"align_every": 0}},
             "steps": [push(header(total=2), {"chunk": {"slot": 1}}, END)],
         },
-        Refusal.TOO_MANY_STREAMS: {
+        RefusalCode.TOO_MANY_STREAMS: {
             "title": "one stream more than a neighbor may have open",
             "run": {"limits": {"streams_per_neighbor": 2}},
             "before": [push(header(), hold=True, expect=""), push(header(slot=1), hold=True, expect="")],
             "steps": [push(header(), CHUNK, END), pull()],
         },
-        Refusal.RATE_LIMITED: {
+        RefusalCode.RATE_LIMITED: {
             "title": "more messages than a neighbor may send",
             "run": {"limits": {"requests_per_second": 0.6}},  # a bucket of three, of which the handshake takes one
             "before": [heartbeat(), heartbeat()],
             "steps": [heartbeat(), pass_(), hello(), push(header(), CHUNK, END)],
         },
-        Refusal.SHUTTING_DOWN: {
+        RefusalCode.SHUTTING_DOWN: {
             "title": "calls to a peer that is leaving",
             "leaving": True,
             "steps": [hello(), pass_(), push(header(), CHUNK, END)],
             "counted": 0,  # a neighbor that calls a peer that leaves does nothing wrong
         },
-        Refusal.TOO_SLOW: {
+        RefusalCode.TOO_SLOW: {
             "title": "slow loris: a push without a header, one that stops after the header or in the middle, one of tiny chunks",
             "run": {"timeouts": {"idle_transfer_s": 0.2}},
             "steps": [

@@ -15,7 +15,7 @@ import pytest
 import xxhash
 from target import ATTACKER, GOOD, INCARNATION, Target, call, push, under_attack
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.messages import Pass, PullRequest, Select
 from peer.core.stages import EXCHANGE
 from peer.wire import convert, frames
@@ -42,11 +42,11 @@ class Case:
     slot: int = 0
     scalars: tuple[float, ...] = ()
     private: int = 1
-    header: list[tuple[dict[str, Any], Refusal]] = field(default_factory=list)
-    passes: list[tuple[int, tuple[float, ...], Refusal]] = field(default_factory=list)
+    header: list[tuple[dict[str, Any], RefusalCode]] = field(default_factory=list)
+    passes: list[tuple[int, tuple[float, ...], RefusalCode]] = field(default_factory=list)
 
 
-MALFORMED, SLOT, WEIGHT = Refusal.MALFORMED, Refusal.SLOT_OUT_OF_RANGE, Refusal.WEIGHT_OUT_OF_RANGE
+MALFORMED, SLOT, WEIGHT = RefusalCode.MALFORMED, RefusalCode.SLOT_OUT_OF_RANGE, RefusalCode.WEIGHT_OUT_OF_RANGE
 ANCHOR = (1.0, 1.0, 2.0, *([0.5] * 8))
 CASES = {
     "fedsoft": Case(
@@ -109,8 +109,8 @@ CASES = {
         passes=[
             (1, (9.0, *ANCHOR[1:]), MALFORMED),
             (1, (1.0, 4.0, *ANCHOR[2:]), MALFORMED),
-            (1, ANCHOR[:-1], Refusal.WRONG_SIZE),
-            (1, (1.0, 1.0, 3.0, *([0.5] * 12)), Refusal.WRONG_SIZE),
+            (1, ANCHOR[:-1], RefusalCode.WRONG_SIZE),
+            (1, (1.0, 1.0, 3.0, *([0.5] * 12)), RefusalCode.WRONG_SIZE),
             (1, (*ANCHOR[:-1], float("nan")), MALFORMED),
         ],
     ),
@@ -171,7 +171,7 @@ def test_nothing_wrong_gets_in_and_nothing_private_gets_out(name: str, tmp_path:
                     assert reply.refusal == code, (changes, reply)
                 for elements in (-1, 1):
                     reply = await outcome(channel, model_frames(target, case, elements=elements))
-                    assert reply.refusal == Refusal.WRONG_SIZE, reply
+                    assert reply.refusal == RefusalCode.WRONG_SIZE, reply
                 for slot in (*private, algorithm.held, 10**6):
                     pull = convert.pack_pull(PullRequest(ATTACKER, INCARNATION, slot))
                     assert await refusal_of(channel, "PullModel", pull) == SLOT, slot
@@ -184,7 +184,7 @@ def test_nothing_wrong_gets_in_and_nothing_private_gets_out(name: str, tmp_path:
                 assert await refusal_of(channel, "Select", convert.pack_select(selects)) == MALFORMED
                 assert target.digest() == before
                 reply = await outcome(channel, model_frames(target, case, nan=True))
-                assert reply.refusal == Refusal.NON_FINITE, reply
+                assert reply.refusal == RefusalCode.NON_FINITE, reply
             expected = len(case.header) + 2 + len(private) + 2 + len(case.passes) + 2 + 1
             assert sum(host.state.refusals.values()) == expected
             async with target.channel(GOOD) as channel:

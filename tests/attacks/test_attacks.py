@@ -15,7 +15,7 @@ import xxhash
 from generate import CORPUS, DELTA_BYTES, MODEL_BYTES, texts
 from target import ATTACKER, GOOD, INCARNATION, Target, call, push, under_attack, until
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core import events as ev
 from peer.core.messages import PullRequest
 from peer.core.stages import EXCHANGE, Stage
@@ -28,7 +28,7 @@ SCRIPTS = sorted(CORPUS.glob("*.json"))
 
 
 def test_corpus_has_a_script_for_every_code_and_is_up_to_date() -> None:
-    assert {path.stem for path in SCRIPTS} == set(Refusal)
+    assert {path.stem for path in SCRIPTS} == set(RefusalCode)
     assert {path.name: path.read_text() for path in SCRIPTS} == texts()
 
 

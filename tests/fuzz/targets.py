@@ -130,7 +130,7 @@ def handshake(data: bytes) -> None:
     except RemoteProtocolError:
         theirs = replace(MINE, sender=1, manifest_digest="x", manifest=data.decode(errors="replace"))
     found = check_hello(MINE, theirs, neighbors=(1, 2), last_incarnation=3)
-    assert found is None or (found[1] and "\n" not in found[1] and len(found[1]) < 20_000)
+    assert found is None or (found.reason and "\n" not in found.reason and len(found.reason) < 20_000)
 
 
 def meaning(data: bytes) -> None:

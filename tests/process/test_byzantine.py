@@ -18,7 +18,7 @@ from tools.beds import Bed
 from tools.byzantine import Attack, ByzantinePeer
 from tools.warm_parent import WarmParent
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.averaging import Vector
 from peer.core.messages import Outcome
 
@@ -187,12 +187,12 @@ def test_model_with_nan_is_refused_and_counted_and_finite_models_of_its_sender_a
     attacker = _run(run, nan_every_other_round)
     bad = list(range(1, ROUNDS, 2))
     for place, reply in attacker.replies.items():
-        expected = (Outcome.REFUSED, Refusal.NON_FINITE) if place[0] in bad else (Outcome.FOLDED, None)
+        expected = (Outcome.REFUSED, RefusalCode.NON_FINITE) if place[0] in bad else (Outcome.FOLDED, None)
         assert (reply.outcome, reply.refusal) == expected, place
     for peer_id in HONEST:
-        assert run.summary(peer_id)["refusals"] == {Refusal.NON_FINITE: len(bad)}
+        assert run.summary(peer_id)["refusals"] == {RefusalCode.NON_FINITE: len(bad)}
         recorded = [(line["neighbor"], line["code"]) for line in run.history(peer_id, "refused")]
-        assert recorded == [(ATTACKER, Refusal.NON_FINITE)] * len(bad)
+        assert recorded == [(ATTACKER, RefusalCode.NON_FINITE)] * len(bad)
         assert _rounds_with_attacker(run, peer_id) == list(range(0, ROUNDS, 2))
     for round_index, peer_id in _places():
         models = [attacker.received[round_index, p] for p in HONEST]

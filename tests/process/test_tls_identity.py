@@ -21,7 +21,7 @@ from tools.warm_parent import executed
 from wire_support import LIMITS, TIMEOUTS, Recorder, header_of, hello_of, serving
 
 from coordinator_free_bootstrap import Graph, Manifest, Node, save_graph
-from coordinator_free_bootstrap.errors import IdentityError, NeighborUnavailable, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import IdentityError, NeighborUnavailable, RefusalCode, RemoteProtocolError
 from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, Select
 from peer.identity.certificates import Certificate, make_certificate
 from peer.identity.files import KeyFiles, KeyPair, keygen
@@ -203,8 +203,8 @@ def test_certificate_issued_by_a_neighbor_is_refused() -> None:
             async with link_to(port, as_caller(forged_key, forged + issuer.pem)) as bad:
                 with pytest.raises(RemoteProtocolError, match="is not pinned for spiffe://federation/peer/2") as caught:
                     await bad.hello(hello_of(2))
-                assert caught.value.code is Refusal.IDENTITY_MISMATCH
-            assert not recorder.callers and recorder.refusals == [Refusal.IDENTITY_MISMATCH]
+                assert caught.value.refusal.code is RefusalCode.IDENTITY_MISMATCH
+            assert not recorder.callers and recorder.refusals == [RefusalCode.IDENTITY_MISMATCH]
 
     run(test)
 
@@ -225,19 +225,19 @@ def test_with_an_authority_names_and_pins_are_still_checked() -> None:
             for uris, code, sentence in (
                 (
                     ["spiffe://federation/peer/1", "spiffe://federation/peer/2"],
-                    Refusal.IDENTITY_MISMATCH,
+                    RefusalCode.IDENTITY_MISMATCH,
                     "exactly one",
                 ),
-                ([], Refusal.IDENTITY_MISMATCH, "exactly one"),
-                (["spiffe://federation/peer/2"], Refusal.IDENTITY_MISMATCH, "is not pinned"),
-                (["spiffe://federation/peer/3"], Refusal.NOT_A_NEIGHBOR, "no edge to peer 0"),
-                (["spiffe://elsewhere/peer/1"], Refusal.IDENTITY_MISMATCH, "found federation elsewhere"),
-                (["https://federation/peer/1"], Refusal.IDENTITY_MISMATCH, "exactly one|certificate URI"),
+                ([], RefusalCode.IDENTITY_MISMATCH, "exactly one"),
+                (["spiffe://federation/peer/2"], RefusalCode.IDENTITY_MISMATCH, "is not pinned"),
+                (["spiffe://federation/peer/3"], RefusalCode.NOT_A_NEIGHBOR, "no edge to peer 0"),
+                (["spiffe://elsewhere/peer/1"], RefusalCode.IDENTITY_MISMATCH, "found federation elsewhere"),
+                (["https://federation/peer/1"], RefusalCode.IDENTITY_MISMATCH, "exactly one|certificate URI"),
             ):
                 async with link_to(port, under(issuer, *uris)) as bad:
                     with pytest.raises(RemoteProtocolError, match=sentence) as caught:
                         await bad.hello(hello_of(1))
-                    assert caught.value.code is code, uris
+                    assert caught.value.refusal.code is code, uris
             async with link_to(port, under(issuer, "spiffe://federation/observer/any")) as observer:
                 assert (await observer.status())["peer_id"] == 0
             assert recorder.callers == {1}
@@ -251,16 +251,16 @@ def test_sender_that_is_not_the_peer_of_the_certificate_is_refused() -> None:
         async with peer_0() as (recorder, port), link_to(port, tls_of(1).channel(0)) as link:
             with pytest.raises(RemoteProtocolError, match="found peer 2; the authenticated caller is peer 1") as caught:
                 await link.hello(hello_of(2))
-            assert caught.value.code is Refusal.IDENTITY_MISMATCH
-            assert await link.heartbeat(Heartbeat(2, 7, 3, Phase.RUNNING)) is Refusal.IDENTITY_MISMATCH
-            assert await link.control(Select(2, 7, 3)) is Refusal.IDENTITY_MISMATCH
-            assert await link.control(Pass(2, 7, 3, 0)) is Refusal.IDENTITY_MISMATCH
+            assert caught.value.refusal.code is RefusalCode.IDENTITY_MISMATCH
+            assert await link.heartbeat(Heartbeat(2, 7, 3, Phase.RUNNING)) is RefusalCode.IDENTITY_MISMATCH
+            assert await link.control(Select(2, 7, 3)) is RefusalCode.IDENTITY_MISMATCH
+            assert await link.control(Pass(2, 7, 3, 0)) is RefusalCode.IDENTITY_MISMATCH
             reply = await link.push(header_of(16, sender=2), theta.view(np.uint8))
-            assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, Refusal.IDENTITY_MISMATCH)
+            assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, RefusalCode.IDENTITY_MISMATCH)
             with pytest.raises(RemoteProtocolError, match="found peer 2"):
                 await link.pull(PullRequest(2, 7, 0))
             assert not recorder.callers and not recorder.offers and not recorder.messages
-            assert recorder.refusals == [Refusal.IDENTITY_MISMATCH] * 6
+            assert recorder.refusals == [RefusalCode.IDENTITY_MISMATCH] * 6
             assert (await link.hello(hello_of(1))).refusal is None
 
     run(test)
@@ -273,7 +273,7 @@ def test_server_with_the_certificate_of_another_neighbor_is_rejected() -> None:
             async with link_to(port, tls_of(0).channel(1), peer_id=1) as link:
                 with pytest.raises(RemoteProtocolError, match="has no certificate of peer 1") as caught:
                     await link.hello(hello_of(0))
-                assert caught.value.code is Refusal.IDENTITY_MISMATCH
+                assert caught.value.refusal.code is RefusalCode.IDENTITY_MISMATCH
                 with pytest.raises(NeighborUnavailable):
                     await link.heartbeat(Heartbeat(0, 7, 3, Phase.RUNNING))
             async with link_to(port, tls_of(0).channel(2), peer_id=2) as link:
@@ -321,12 +321,12 @@ def test_observer_may_read_status_and_health_only() -> None:
                     RemoteProtocolError, match="found observer laptop, which may only read status"
                 ) as caught:
                     await link.hello(hello_of(1))
-                assert caught.value.code is Refusal.NOT_A_NEIGHBOR
-                assert await link.heartbeat(Heartbeat(1, 7, 3, Phase.RUNNING)) is Refusal.NOT_A_NEIGHBOR
-                assert await link.control(Select(1, 7, 3)) is Refusal.NOT_A_NEIGHBOR
-                assert await link.control(Pass(1, 7, 3, 0)) is Refusal.NOT_A_NEIGHBOR
+                assert caught.value.refusal.code is RefusalCode.NOT_A_NEIGHBOR
+                assert await link.heartbeat(Heartbeat(1, 7, 3, Phase.RUNNING)) is RefusalCode.NOT_A_NEIGHBOR
+                assert await link.control(Select(1, 7, 3)) is RefusalCode.NOT_A_NEIGHBOR
+                assert await link.control(Pass(1, 7, 3, 0)) is RefusalCode.NOT_A_NEIGHBOR
                 reply = await link.push(header_of(16, sender=1), np.zeros(16, np.uint8))
-                assert reply.refusal is Refusal.NOT_A_NEIGHBOR
+                assert reply.refusal is RefusalCode.NOT_A_NEIGHBOR
                 with pytest.raises(RemoteProtocolError, match="observer"):
                     await link.pull(PullRequest(1, 7, 0))
             assert not recorder.callers and not recorder.messages

@@ -19,7 +19,7 @@ from tunnel_support import KEYS, LEFT, NEIGHBOR, RELAY, RIGHT, STRANGER, caller,
 from wire_support import header_of, hello_of
 
 from coordinator_free_bootstrap import Relay
-from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError
 from peer.core.messages import Outcome
 from peer.wire import convert
 from peer.wire.access import REFUSAL_TRAILER
@@ -118,7 +118,7 @@ def test_neighbor_cannot_pose_as_another_or_reach_another(
             await ends[LEFT].reaches(RIGHT, LEFT)
             error = await answer_of(link.tunnel(method), convert.pack_tunnel_ends(sender, other))
             assert code_of(error) == code
-            assert ends[RELAY].recorder.refusals == [Refusal(code)]
+            assert ends[RELAY].recorder.refusals == [RefusalCode(code)]
             await ends[LEFT].reaches(RIGHT, LEFT)
             await ends[RELAY].reaches(LEFT, RELAY)
 
@@ -149,7 +149,7 @@ def test_half_open_tunnels_of_a_neighbor_are_limited_and_hinder_no_other(method:
             assert len(done) == 1 and len(waiting) == REQUESTS_MAX
             (refused,) = (call for call in calls if call.done())
             assert dict(await refused.trailing_metadata())[REFUSAL_TRAILER] == "too_many_streams"
-            assert ends[RELAY].recorder.refusals == [Refusal.TOO_MANY_STREAMS]
+            assert ends[RELAY].recorder.refusals == [RefusalCode.TOO_MANY_STREAMS]
             await ends[LEFT].reaches(RIGHT, LEFT)
             await ends[RELAY].reaches(LEFT, RELAY)
             for call in calls:
@@ -169,7 +169,7 @@ def test_owner_of_a_tunnel_cannot_answer_as_another_peer() -> None:
                 offering = asyncio.ensure_future(Offering(link, RELAY, RIGHT, service, 0.5).run())
                 with pytest.raises(RemoteProtocolError, match="has no certificate of peer 2") as caught:
                     await ends[RELAY].reaches(RIGHT, RELAY)
-                assert caught.value.code is Refusal.IDENTITY_MISMATCH
+                assert caught.value.refusal.code is RefusalCode.IDENTITY_MISMATCH
                 offering.cancel()
             assert not ends[NEIGHBOR].recorder.callers
 
@@ -370,7 +370,7 @@ def test_relay_carries_no_more_connections_than_its_owner_agreed_to() -> None:
             await ends[LEFT].reaches(RIGHT, LEFT)
             with pytest.raises(NeighborUnavailable):
                 await ends[RIGHT].link(LEFT).hello(hello_of(RIGHT))
-            assert Refusal.TOO_MANY_STREAMS in ends[RELAY].recorder.refusals
+            assert RefusalCode.TOO_MANY_STREAMS in ends[RELAY].recorder.refusals
             await ends[LEFT].reaches(RIGHT, LEFT)
 
     run(test)

@@ -18,7 +18,7 @@ from wire_support import LIMITS, TIMEOUTS, Recorder, header_of, hello_of, linked
 from coordinator_free_bootstrap.errors import (
     ConfigError,
     NeighborUnavailable,
-    Refusal,
+    RefusalCode,
     RemoteProtocolError,
 )
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
@@ -64,11 +64,11 @@ def test_messages_and_replies_are_unchanged() -> None:
             assert await link.control(PASS) is None
             assert recorder.messages == [HEARTBEAT, SELECT, PASS]
             assert (await link.status())["more"] == [1.5]
-            recorder.answer = Refusal.NO_HANDSHAKE
-            assert await link.heartbeat(HEARTBEAT) is Refusal.NO_HANDSHAKE
-            recorder.hello_refusal = Refusal.GRAPH_MISMATCH
+            recorder.answer = RefusalCode.NO_HANDSHAKE
+            assert await link.heartbeat(HEARTBEAT) is RefusalCode.NO_HANDSHAKE
+            recorder.hello_refusal = RefusalCode.GRAPH_MISMATCH
             reply = await link.hello(hello_of(2))
-            assert (reply.refusal, reply.reason) == (Refusal.GRAPH_MISMATCH, "peer 2 differs")
+            assert (reply.refusal, reply.reason) == (RefusalCode.GRAPH_MISMATCH, "peer 2 differs")
 
     run(test)
 
@@ -157,10 +157,10 @@ def test_waiting_push_is_not_timed_out_and_does_not_block_other_calls() -> None:
 def test_refused_push_gets_its_reason_and_sends_at_most_one_chunk() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 20)
-        recorder.answer = Refusal.ROUND_TOO_FAR_AHEAD
+        recorder.answer = RefusalCode.ROUND_TOO_FAR_AHEAD
         async with linked(recorder) as link:
             reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
-            assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, Refusal.ROUND_TOO_FAR_AHEAD)
+            assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, RefusalCode.ROUND_TOO_FAR_AHEAD)
             assert reply.reason == "not now"
             assert link.payload_bytes_sent <= LIMITS.frame_bytes_max
             assert recorder.refusals == []  # the handler counts its own refusals
@@ -250,33 +250,33 @@ HEADER = convert.pack_header(header_of(64))
 AT_LIMIT = bytes(LIMITS.frame_bytes_max)
 NAN = np.array([1.0, np.nan] * 8, np.float32).tobytes()
 INFINITE = np.array([1.0, -np.inf] * 8, np.float32).tobytes()
-BAD_STREAMS: dict[str, tuple[Refusal, list[bytes]]] = {
-    "nothing": (Refusal.MALFORMED, []),
-    "no header": (Refusal.MALFORMED, [chunk(DATA), end_of(DATA)]),
-    "garbage": (Refusal.MALFORMED, [b"\xff" * 40]),
-    "empty frame": (Refusal.MALFORMED, [HEADER, b""]),
-    "header and chunk": (Refusal.MALFORMED, [HEADER + chunk(DATA), end_of(DATA)]),
-    "header and end": (Refusal.MALFORMED, [HEADER + end_of(DATA)]),
-    "two headers": (Refusal.MALFORMED, [HEADER, HEADER]),
-    "no end": (Refusal.MALFORMED, [HEADER, chunk(DATA)]),
-    "empty chunk": (Refusal.MALFORMED, [HEADER, chunk(b""), chunk(DATA), end_of(DATA)]),
-    "misaligned chunk": (Refusal.MALFORMED, [HEADER, chunk(DATA[:6]), chunk(DATA[6:]), end_of(DATA)]),
-    "one element short": (Refusal.WRONG_SIZE, [HEADER, chunk(DATA[:-4]), end_of(DATA[:-4])]),
-    "one byte more": (Refusal.WRONG_SIZE, [HEADER, chunk(DATA + b"\0"), end_of(DATA + b"\0")]),
-    "a second chunk more": (Refusal.WRONG_SIZE, [HEADER, chunk(DATA), chunk(DATA), end_of(DATA)]),
-    "flipped bit": (Refusal.DIGEST_MISMATCH, [HEADER, chunk(b"\x01" + DATA[1:]), end_of(DATA)]),
-    "no digest": (Refusal.DIGEST_MISMATCH, [HEADER, chunk(DATA), frames.end_frame(b"")]),
-    "end before the chunks": (Refusal.WRONG_SIZE, [HEADER, end_of(DATA), chunk(DATA)]),
-    "nan": (Refusal.NON_FINITE, [HEADER, chunk(NAN), end_of(NAN)]),
-    "infinity": (Refusal.NON_FINITE, [HEADER, chunk(INFINITE), end_of(INFINITE)]),
+BAD_STREAMS: dict[str, tuple[RefusalCode, list[bytes]]] = {
+    "nothing": (RefusalCode.MALFORMED, []),
+    "no header": (RefusalCode.MALFORMED, [chunk(DATA), end_of(DATA)]),
+    "garbage": (RefusalCode.MALFORMED, [b"\xff" * 40]),
+    "empty frame": (RefusalCode.MALFORMED, [HEADER, b""]),
+    "header and chunk": (RefusalCode.MALFORMED, [HEADER + chunk(DATA), end_of(DATA)]),
+    "header and end": (RefusalCode.MALFORMED, [HEADER + end_of(DATA)]),
+    "two headers": (RefusalCode.MALFORMED, [HEADER, HEADER]),
+    "no end": (RefusalCode.MALFORMED, [HEADER, chunk(DATA)]),
+    "empty chunk": (RefusalCode.MALFORMED, [HEADER, chunk(b""), chunk(DATA), end_of(DATA)]),
+    "misaligned chunk": (RefusalCode.MALFORMED, [HEADER, chunk(DATA[:6]), chunk(DATA[6:]), end_of(DATA)]),
+    "one element short": (RefusalCode.WRONG_SIZE, [HEADER, chunk(DATA[:-4]), end_of(DATA[:-4])]),
+    "one byte more": (RefusalCode.WRONG_SIZE, [HEADER, chunk(DATA + b"\0"), end_of(DATA + b"\0")]),
+    "a second chunk more": (RefusalCode.WRONG_SIZE, [HEADER, chunk(DATA), chunk(DATA), end_of(DATA)]),
+    "flipped bit": (RefusalCode.DIGEST_MISMATCH, [HEADER, chunk(b"\x01" + DATA[1:]), end_of(DATA)]),
+    "no digest": (RefusalCode.DIGEST_MISMATCH, [HEADER, chunk(DATA), frames.end_frame(b"")]),
+    "end before the chunks": (RefusalCode.WRONG_SIZE, [HEADER, end_of(DATA), chunk(DATA)]),
+    "nan": (RefusalCode.NON_FINITE, [HEADER, chunk(NAN), end_of(NAN)]),
+    "infinity": (RefusalCode.NON_FINITE, [HEADER, chunk(INFINITE), end_of(INFINITE)]),
     "frame over the limit": (
-        Refusal.TOO_LARGE,
+        RefusalCode.TOO_LARGE,
         [convert.pack_header(header_of(len(AT_LIMIT) + 4)), chunk(AT_LIMIT + bytes(4)), end_of(AT_LIMIT + bytes(4))],
     ),
-    "model over the limit": (Refusal.TOO_LARGE, [convert.pack_header(header_of(LIMITS.model_bytes_max + 1))]),
-    "index past total": (Refusal.MALFORMED, [convert.pack_header(header_of(64, index=2, total=2))]),
+    "model over the limit": (RefusalCode.TOO_LARGE, [convert.pack_header(header_of(LIMITS.model_bytes_max + 1))]),
+    "index past total": (RefusalCode.MALFORMED, [convert.pack_header(header_of(64, index=2, total=2))]),
     "unknown encoding": (
-        Refusal.WRONG_ENCODING,
+        RefusalCode.WRONG_ENCODING,
         [peer_pb2.PushFrame(header=peer_pb2.ModelHeader(total=1, size_bytes=4, encoding=99)).SerializeToString()],
     ),
 }
@@ -286,20 +286,20 @@ WHOLE = whole_message(HEADER, DATA)
 # A field that no PushFrame has.
 PADDING = peer_pb2.StatusReply(padding=bytes(LIMITS.frame_bytes_max + HEADER_BYTES_MAX)).SerializeToString()
 BAD_STREAMS |= {
-    "whole: empty chunk": (Refusal.MALFORMED, [HEADER + chunk(b"") + end_of(b"")]),
-    "whole: one element short": (Refusal.WRONG_SIZE, [whole_message(HEADER, DATA[:-4])]),
-    "whole: one element more": (Refusal.WRONG_SIZE, [whole_message(HEADER, DATA + bytes(4))]),
-    "whole: flipped bit": (Refusal.DIGEST_MISMATCH, [HEADER + chunk(b"\x01" + DATA[1:]) + end_of(DATA)]),
-    "whole: no digest": (Refusal.DIGEST_MISMATCH, [HEADER + chunk(DATA) + frames.end_frame(b"")]),
-    "whole: nan": (Refusal.NON_FINITE, [whole_message(HEADER, NAN)]),
+    "whole: empty chunk": (RefusalCode.MALFORMED, [HEADER + chunk(b"") + end_of(b"")]),
+    "whole: one element short": (RefusalCode.WRONG_SIZE, [whole_message(HEADER, DATA[:-4])]),
+    "whole: one element more": (RefusalCode.WRONG_SIZE, [whole_message(HEADER, DATA + bytes(4))]),
+    "whole: flipped bit": (RefusalCode.DIGEST_MISMATCH, [HEADER + chunk(b"\x01" + DATA[1:]) + end_of(DATA)]),
+    "whole: no digest": (RefusalCode.DIGEST_MISMATCH, [HEADER + chunk(DATA) + frames.end_frame(b"")]),
+    "whole: nan": (RefusalCode.NON_FINITE, [whole_message(HEADER, NAN)]),
     "whole: chunk over the limit": (
-        Refusal.TOO_LARGE,
+        RefusalCode.TOO_LARGE,
         [whole_message(convert.pack_header(header_of(len(AT_LIMIT) + 4)), AT_LIMIT + bytes(4))],
     ),
-    "whole: message over the limit": (Refusal.TOO_LARGE, [WHOLE + PADDING]),
-    "whole: a second message in its place": (Refusal.MALFORMED, [HEADER, WHOLE]),
+    "whole: message over the limit": (RefusalCode.TOO_LARGE, [WHOLE + PADDING]),
+    "whole: a second message in its place": (RefusalCode.MALFORMED, [HEADER, WHOLE]),
     "whole: index past total": (
-        Refusal.MALFORMED,
+        RefusalCode.MALFORMED,
         [whole_message(convert.pack_header(header_of(64, index=2, total=2)), DATA)],
     ),
 }
@@ -330,7 +330,7 @@ def test_sender_gets_the_refusal_of_a_partly_sent_model() -> None:
         theta[40_000] = np.nan
         async with linked(recorder) as link:
             reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
-            assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, Refusal.NON_FINITE)
+            assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, RefusalCode.NON_FINITE)
             assert len(recorder.losses) == 1 and recorder.models == []
 
     run(test)
@@ -375,7 +375,7 @@ def test_a_frame_and_a_model_at_their_limits_are_accepted() -> None:
             reply = await stream(port, header, chunk(AT_LIMIT), end_of(AT_LIMIT))
             assert reply.outcome == peer_pb2.OUTCOME_FOLDED
             header = convert.pack_header(header_of(len(AT_LIMIT) + 4))
-            assert (await stream(port, header)).refusal == Refusal.TOO_LARGE
+            assert (await stream(port, header)).refusal == RefusalCode.TOO_LARGE
 
     run(test)
 
@@ -409,7 +409,7 @@ def test_stopped_transfer_is_refused_as_too_slow() -> None:
                 await call.write(HEADER)
                 await call.write(chunk(DATA[:32]))
                 reply = peer_pb2.PushReply.FromString(await call)
-            assert reply.refusal == Refusal.TOO_SLOW
+            assert reply.refusal == RefusalCode.TOO_SLOW
             assert len(recorder.losses) == 1 and recorder.models == []
 
     run(test)
@@ -426,7 +426,7 @@ def test_transfer_of_tiny_chunks_is_refused_at_the_round_deadline() -> None:
                 with pytest.raises((asyncio.InvalidStateError, grpc.aio.AioRpcError)):
                     while True:
                         await call.write(chunk(bytes(4)))
-            assert recorder.refusals == [Refusal.TOO_SLOW]
+            assert recorder.refusals == [RefusalCode.TOO_SLOW]
             assert len(recorder.losses) == 1 and recorder.models == []
 
     run(test)
@@ -444,7 +444,7 @@ def test_streams_and_messages_of_one_caller_are_limited(monkeypatch: pytest.Monk
 
             held = [push(), push()]
             await recorder.until(lambda: len(recorder.offers) == 2)
-            assert (await push()).refusal is Refusal.TOO_MANY_STREAMS
+            assert (await push()).refusal is RefusalCode.TOO_MANY_STREAMS
             recorder.accepting.set()
             assert [(await one).outcome for one in held] == [Outcome.FOLDED] * 2
             assert (await push()).outcome is Outcome.FOLDED
@@ -454,10 +454,10 @@ def test_streams_and_messages_of_one_caller_are_limited(monkeypatch: pytest.Monk
         slow = LIMITS.model_copy(update={"requests_per_second": 0.2})
         async with linked(Recorder(), limits=slow) as link:
             assert await link.heartbeat(HEARTBEAT) is None
-            assert await link.heartbeat(HEARTBEAT) is Refusal.RATE_LIMITED
+            assert await link.heartbeat(HEARTBEAT) is RefusalCode.RATE_LIMITED
             with pytest.raises(RemoteProtocolError, match="requests_per_second") as caught:
                 await link.hello(hello_of(2))
-            assert caught.value.code is Refusal.RATE_LIMITED
+            assert caught.value.refusal.code is RefusalCode.RATE_LIMITED
 
     run(test)
 
@@ -466,16 +466,16 @@ def test_sender_that_is_not_the_authenticated_caller_is_refused() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(64)
         async with linked(recorder, identify=lambda _context: 5) as link:
-            assert await link.heartbeat(HEARTBEAT) is Refusal.IDENTITY_MISMATCH
-            assert await link.control(SELECT) is Refusal.IDENTITY_MISMATCH
-            assert await link.control(PASS) is Refusal.IDENTITY_MISMATCH
+            assert await link.heartbeat(HEARTBEAT) is RefusalCode.IDENTITY_MISMATCH
+            assert await link.control(SELECT) is RefusalCode.IDENTITY_MISMATCH
+            assert await link.control(PASS) is RefusalCode.IDENTITY_MISMATCH
             reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
-            assert reply.refusal is Refusal.IDENTITY_MISMATCH
+            assert reply.refusal is RefusalCode.IDENTITY_MISMATCH
             with pytest.raises(RemoteProtocolError) as caught:
                 await link.hello(hello_of(2))
-            assert caught.value.code is Refusal.IDENTITY_MISMATCH
+            assert caught.value.refusal.code is RefusalCode.IDENTITY_MISMATCH
             assert recorder.messages == recorder.offers == []
-            assert set(recorder.refusals) == {Refusal.IDENTITY_MISMATCH}
+            assert set(recorder.refusals) == {RefusalCode.IDENTITY_MISMATCH}
             await link.hello(hello_of(5))
             assert recorder.callers == {5}
 
@@ -484,13 +484,13 @@ def test_sender_that_is_not_the_authenticated_caller_is_refused() -> None:
 
 def test_unidentified_caller_is_refused_by_every_method() -> None:
     def unknown(_context: Any) -> int | None:
-        raise RemoteProtocolError(Refusal.NOT_A_NEIGHBOR, "no neighbor has this key")
+        raise RemoteProtocolError(RefusalCode.NOT_A_NEIGHBOR, "no neighbor has this key")
 
     async def test() -> None:
         recorder = Recorder()
         async with linked(recorder, identify=unknown) as link:
-            assert await link.heartbeat(HEARTBEAT) is Refusal.NOT_A_NEIGHBOR
-            assert (await link.push(header_of(64), DATA)).refusal is Refusal.NOT_A_NEIGHBOR
+            assert await link.heartbeat(HEARTBEAT) is RefusalCode.NOT_A_NEIGHBOR
+            assert (await link.push(header_of(64), DATA)).refusal is RefusalCode.NOT_A_NEIGHBOR
             for call in (link.status(), link.pull(PullRequest(2, 7, 0)), link.hello(hello_of(2))):
                 with pytest.raises(RemoteProtocolError, match="no neighbor has this key"):
                     await call
@@ -504,11 +504,11 @@ def test_malformed_unary_message_is_refused() -> None:
         recorder = Recorder()
         async with serving(recorder) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             reply = await channel.unary_unary(f"/{SERVICE}/Heartbeat")(b"\xff\xff")
-            assert peer_pb2.Acknowledgement.FromString(reply).refusal == Refusal.MALFORMED
+            assert peer_pb2.Acknowledgement.FromString(reply).refusal == RefusalCode.MALFORMED
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await channel.unary_unary(f"/{SERVICE}/Hello")(b"\xff\xff")
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert recorder.refusals == [Refusal.MALFORMED] * 2
+            assert recorder.refusals == [RefusalCode.MALFORMED] * 2
 
     run(test)
 
@@ -519,7 +519,7 @@ def test_hello_reply_of_another_peer_is_refused() -> None:
             link = NeighborLink(1, f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS)
             with pytest.raises(RemoteProtocolError, match="found peer 9 at") as caught:
                 await link.hello(hello_of(2))
-            assert caught.value.code is Refusal.IDENTITY_MISMATCH
+            assert caught.value.refusal.code is RefusalCode.IDENTITY_MISMATCH
             await link.close()
 
     run(test)
@@ -531,7 +531,7 @@ def test_pulled_model_is_received_exactly_and_refused_pull_has_its_code() -> Non
         async with linked(recorder) as link:
             with pytest.raises(RemoteProtocolError) as caught:
                 await link.pull(PullRequest(2, 7, 1))
-            assert caught.value.code is Refusal.SLOT_OUT_OF_RANGE
+            assert caught.value.refusal.code is RefusalCode.SLOT_OUT_OF_RANGE
             recorder.pulled = header_of(theta.nbytes, sender=1), theta.view(np.uint8)
             header, payload = await link.pull(PullRequest(2, 7, 1), size_bytes=theta.nbytes)
             assert header == header_of(theta.nbytes, sender=1)
@@ -539,7 +539,7 @@ def test_pulled_model_is_received_exactly_and_refused_pull_has_its_code() -> Non
             assert link.payload_bytes_received == theta.nbytes
             with pytest.raises(RemoteProtocolError) as caught:
                 await link.pull(PullRequest(2, 7, 1), size_bytes=theta.nbytes - 4)
-            assert caught.value.code is Refusal.WRONG_SIZE
+            assert caught.value.refusal.code is RefusalCode.WRONG_SIZE
 
     run(test)
 

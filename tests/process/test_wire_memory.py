@@ -15,7 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from wire_support import LIMITS, TIMEOUTS, Recorder, header_of, hello_of, linked, serving
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from coordinator_free_bootstrap.manifest import Timeouts
 from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, PushReply, Select
 from peer.wire import convert, frames
@@ -75,7 +75,7 @@ def test_endless_request_is_refused_after_the_idle_time(method: str) -> None:
         async with serving(recorder, timeouts=Timeouts(idle_transfer_s=0.2)) as port:
             _reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(half_a_request(method))
-            await recorder.until(lambda: recorder.refusals == [Refusal.TOO_SLOW])
+            await recorder.until(lambda: recorder.refusals == [RefusalCode.TOO_SLOW])
             writer.close()
 
     run(test)
@@ -101,10 +101,10 @@ def test_requests_in_flight_of_a_caller_are_limited(method: str) -> None:
             refused, _ = await asyncio.wait(
                 map(asyncio.ensure_future, map(refusal_of, calls)), return_when="FIRST_COMPLETED"
             )
-            assert [one.result() for one in refused] == [Refusal.TOO_MANY_STREAMS]
-            assert recorder.refusals == [Refusal.TOO_MANY_STREAMS] and recorder.messages == []
+            assert [one.result() for one in refused] == [RefusalCode.TOO_MANY_STREAMS]
+            assert recorder.refusals == [RefusalCode.TOO_MANY_STREAMS] and recorder.messages == []
             beat = convert.pack_heartbeat(HEARTBEAT)
-            assert await refusal_of(channel.unary_unary(f"/{SERVICE}/Heartbeat")(beat)) == Refusal.TOO_MANY_STREAMS
+            assert await refusal_of(channel.unary_unary(f"/{SERVICE}/Heartbeat")(beat)) == RefusalCode.TOO_MANY_STREAMS
             for one in calls:
                 one.cancel()
             while await refusal_of(channel.unary_unary(f"/{SERVICE}/Heartbeat")(beat)):
@@ -133,12 +133,12 @@ def test_call_without_a_message_is_malformed_and_only_the_first_message_is_read(
         async with serving(recorder) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             beat, check = (channel.stream_unary(f"/{method}") for method in (f"{SERVICE}/Heartbeat", f"{HEALTH}/Check"))
             for method in (beat, check):
-                assert await refusal_of(method(iter(()))) == Refusal.MALFORMED
+                assert await refusal_of(method(iter(()))) == RefusalCode.MALFORMED
             assert await refusal_of(beat(iter([convert.pack_heartbeat(HEARTBEAT), b"\xff"]))) == ""
             assert recorder.messages == [HEARTBEAT]
             asked = health_pb2.HealthCheckRequest().SerializeToString()
             assert health_pb2.HealthCheckResponse.FromString(await check(iter([asked]))).status == 1
-            assert recorder.refusals == [Refusal.MALFORMED] * 2
+            assert recorder.refusals == [RefusalCode.MALFORMED] * 2
 
     run(test)
 
@@ -177,14 +177,14 @@ def test_number_of_refused_streams_that_are_discarded_is_limited() -> None:
             for push in discarded:
                 await push.call.initial_metadata()  # sent when the server begins to discard
             beyond = await OpenPush(channel).reply()
-            assert (beyond.outcome, beyond.refusal) == (Outcome.REFUSED, Refusal.TOO_MANY_STREAMS)
+            assert (beyond.outcome, beyond.refusal) == (Outcome.REFUSED, RefusalCode.TOO_MANY_STREAMS)
             assert not any(push.call.done() for push in discarded)
             for push in discarded:
-                assert (await push.end()).refusal is Refusal.TOO_MANY_STREAMS
-            assert recorder.refusals == [Refusal.TOO_MANY_STREAMS] * 3
+                assert (await push.end()).refusal is RefusalCode.TOO_MANY_STREAMS
+            assert recorder.refusals == [RefusalCode.TOO_MANY_STREAMS] * 3
             recorder.accepting.set()
             for push in held:
-                assert (await push.end()).refusal is Refusal.MALFORMED
+                assert (await push.end()).refusal is RefusalCode.MALFORMED
 
     run(test)
 
@@ -211,7 +211,7 @@ class ArrivalKeeper(Recorder):
         self._notify_soon()
 
 
-VERDICT = PushReply(Outcome.REFUSED, Refusal.NO_HANDSHAKE, "an older incarnation")
+VERDICT = PushReply(Outcome.REFUSED, RefusalCode.NO_HANDSHAKE, "an older incarnation")
 
 
 @pytest.mark.parametrize("rest", [[frames.chunk_frame(memoryview(DATA)[32:])], [b"\xff"], []])
@@ -284,7 +284,7 @@ def test_refused_model_frees_its_buffer_before_its_remaining_frames_are_discarde
             keeper.arrivals.clear()
             assert keeper.buffers[0]() is None
             assert not push.call.done()
-            assert (await push.end()).refusal is Refusal.NON_FINITE
+            assert (await push.end()).refusal is RefusalCode.NON_FINITE
 
     run(test)
 
@@ -302,7 +302,7 @@ def test_pull_that_is_read_too_slowly_ends_at_the_round_deadline() -> None:
             with pytest.raises(grpc.aio.AioRpcError, match="too slow"):
                 async for _ in frames_read:
                     pass
-            assert recorder.refusals == [Refusal.TOO_SLOW]
+            assert recorder.refusals == [RefusalCode.TOO_SLOW]
 
     run(test)
 
@@ -321,9 +321,9 @@ def test_unread_pull_frees_its_model_and_still_counts_as_an_open_stream() -> Non
         ):
             unread = channel.unary_stream(f"/{SERVICE}/PullModel")(request)
             await unread.read()
-            recorder.pulled = Refusal.SLOT_OUT_OF_RANGE
+            recorder.pulled = RefusalCode.SLOT_OUT_OF_RANGE
             del payload
-            await recorder.until(lambda: recorder.refusals == [Refusal.TOO_SLOW])
+            await recorder.until(lambda: recorder.refusals == [RefusalCode.TOO_SLOW])
             assert model() is None
             with pytest.raises(grpc.aio.AioRpcError, match="streams_per_neighbor"):
                 await channel.unary_stream(f"/{SERVICE}/PullModel")(request).read()

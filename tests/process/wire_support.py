@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core.encoding import Payload
 from peer.core.messages import (
@@ -91,12 +91,12 @@ class Recorder:
         self.models: list[tuple[ModelHeader, NDArray[np.uint8], float | None]] = []
         self.losses: list[str] = []
         self.withdrawn = 0
-        self.refusals: list[Refusal] = []
+        self.refusals: list[RefusalCode] = []
         self.callers: set[int | None] = set()
         self.messages: list[Heartbeat | Control] = []
-        self.answer: Refusal | None = None
-        self.pulled: tuple[ModelHeader, Payload] | Refusal = Refusal.SLOT_OUT_OF_RANGE
-        self.hello_refusal: Refusal | None = None
+        self.answer: RefusalCode | None = None
+        self.pulled: tuple[ModelHeader, Payload] | RefusalCode = RefusalCode.SLOT_OUT_OF_RANGE
+        self.hello_refusal: RefusalCode | None = None
         self.rounds = RoundRing()
 
     async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
@@ -104,11 +104,11 @@ class Recorder:
         reason = f"peer {hello.sender} differs" if self.hello_refusal else ""
         return HelloReply(hello_of(self.peer_id), self.hello_refusal, reason)
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
+    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> RefusalCode | None:
         self.messages.append(heartbeat)
         return self.answer
 
-    async def control(self, caller: int | None, message: Control) -> Refusal | None:
+    async def control(self, caller: int | None, message: Control) -> RefusalCode | None:
         self.messages.append(message)
         return self.answer
 
@@ -132,18 +132,18 @@ class Recorder:
         await self._notify()
         return PushReply(Outcome.FOLDED)
 
-    def lost(self, arrival: Arrival, reason: str, code: Refusal | None) -> None:
+    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
         self.losses.append(reason)
         self._notify_soon()
 
-    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
+    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | RefusalCode:
         return self.pulled
 
     def status(self) -> dict[str, Any]:
         return {"peer_id": self.peer_id, "incarnation": 7, "round_index": 3, "phase": "running", "more": [1.5]}
 
-    def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
-        self.refusals.append(code)
+    def refused(self, caller: int | None, refusal: Refusal) -> None:
+        self.refusals.append(refusal.code)
         self._notify_soon()
 
     async def until(self, condition: Any) -> None:

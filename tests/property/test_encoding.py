@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from peer.core.encoding import ENCODINGS, ErrorFeedback, decode, encode, norm_squared, payload_size
 from peer.core.messages import (
     Heartbeat,
@@ -63,7 +63,7 @@ def test_payload_has_the_predicted_size_and_any_other_size_is_refused(
         if len(wrong) != len(payload):
             with pytest.raises(RemoteProtocolError) as caught:
                 decode(wrong, schema, encoding)
-            assert caught.value.code is Refusal.WRONG_SIZE
+            assert caught.value.refusal.code is RefusalCode.WRONG_SIZE
 
 
 @given(models())
@@ -123,7 +123,7 @@ def test_any_payload_of_the_right_size_decodes_or_is_refused(
     try:
         decoded = decode(payload, schema, encoding)
     except RemoteProtocolError as error:
-        assert error.code is Refusal.MALFORMED
+        assert error.code is RefusalCode.MALFORMED
     else:
         assert decoded.shape == (schema.size,) and decoded.dtype == np.float32
 
@@ -135,7 +135,7 @@ def test_norm_is_refused_exactly_if_an_element_is_not_finite(theta: np.ndarray) 
     else:
         with pytest.raises(RemoteProtocolError) as caught:
             norm_squared(theta)
-        assert caught.value.code is Refusal.NON_FINITE
+        assert caught.value.refusal.code is RefusalCode.NON_FINITE
 
 
 @given(st.binary(min_size=1, max_size=400), st.integers(1, 100).map(lambda n: 4 * n))
@@ -182,7 +182,7 @@ def test_frame_is_parsed_as_by_protobuf(data: bytes) -> None:
     try:
         frame = frames.read_frame(data)
     except RemoteProtocolError as error:
-        assert error.code is Refusal.MALFORMED
+        assert error.code is RefusalCode.MALFORMED
     else:
         standard = peer_pb2.PushFrame.FromString(data)
         assert (frame.chunk is not None) == standard.HasField("chunk")
@@ -219,23 +219,23 @@ HEARTBEAT = Heartbeat(2, 7, 3, Phase.LEAVING)
 SELECT = Select(2, 7, 3, 4, (0.5, -2.0), b"\0\0\x80\x3f")
 PASS = Pass(2, 7, 3, 1)
 HEADER = ModelHeader(2, 7, 3, 0, 1, 0, 2, 100, 0.25, (1.5,), 1 << 40, "bfloat16")
-REPLY = PushReply(Outcome.REFUSED, Refusal.NON_FINITE, "a NaN")
+REPLY = PushReply(Outcome.REFUSED, RefusalCode.NON_FINITE, "a NaN")
 STATUS: dict[str, Any] = {"peer_id": 3, "phase": "running", "metric_value": 0.5}
 Reader = Callable[[bytes], Any]
 MESSAGES: list[tuple[Reader, bytes, Any]] = [
     (convert.unpack_hello, convert.pack_hello(HELLO), HELLO),
     (
         convert.unpack_hello_reply,
-        convert.pack_hello_reply(HelloReply(HELLO, Refusal.GRAPH_MISMATCH, "other graph")),
-        HelloReply(HELLO, Refusal.GRAPH_MISMATCH, "other graph"),
+        convert.pack_hello_reply(HelloReply(HELLO, RefusalCode.GRAPH_MISMATCH, "other graph")),
+        HelloReply(HELLO, RefusalCode.GRAPH_MISMATCH, "other graph"),
     ),
     (convert.unpack_heartbeat, convert.pack_heartbeat(HEARTBEAT), HEARTBEAT),
     (convert.unpack_select, convert.pack_select(SELECT), SELECT),
     (convert.unpack_pass, convert.pack_pass(PASS), PASS),
     (
         convert.unpack_acknowledgement,
-        convert.pack_acknowledgement(Refusal.NO_HANDSHAKE, "no hello"),
-        (Refusal.NO_HANDSHAKE, "no hello"),
+        convert.pack_acknowledgement(RefusalCode.NO_HANDSHAKE, "no hello"),
+        (RefusalCode.NO_HANDSHAKE, "no hello"),
     ),
     (lambda data: convert.first_header(frames.read_frame(data)), convert.pack_header(HEADER), HEADER),
     (convert.unpack_push_reply, convert.pack_push_reply(REPLY), REPLY),
@@ -258,4 +258,4 @@ def test_any_bytes_give_a_value_or_a_remote_protocol_error(unpack: Reader, data:
         try:
             unpack(tried)
         except RemoteProtocolError as error:
-            assert error.code in (Refusal.MALFORMED, Refusal.WRONG_ENCODING, Refusal.NON_FINITE)
+            assert error.code in (RefusalCode.MALFORMED, RefusalCode.WRONG_ENCODING, RefusalCode.NON_FINITE)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core import averaging
 from peer.core.model_store import ModelStore
 from peer.core.screening import NORM_SQUARED_MAX, check_norm, clip, trimmed_mean
@@ -140,12 +140,12 @@ def test_a_store_with_a_trim_copies_arrivals_and_drops_them_after_the_merge():
     ("norm_squared", "own", "bound", "code"),
     [
         (4.0, 1.0, 2.0, None),
-        (4.000001, 1.0, 2.0, Refusal.NORM_BOUND),
+        (4.000001, 1.0, 2.0, RefusalCode.NORM_BOUND),
         (4.0, 1.0, None, None),
         (NORM_SQUARED_MAX, 0.0, None, None),
-        (NORM_SQUARED_MAX * 1.0001, 0.0, None, Refusal.NON_FINITE),
-        (float("inf"), 1.0, None, Refusal.NON_FINITE),
-        (float("nan"), 1.0, None, Refusal.NON_FINITE),
+        (NORM_SQUARED_MAX * 1.0001, 0.0, None, RefusalCode.NON_FINITE),
+        (float("inf"), 1.0, None, RefusalCode.NON_FINITE),
+        (float("nan"), 1.0, None, RefusalCode.NON_FINITE),
     ],
 )
 def test_a_norm_at_its_limit_passes_and_one_above_is_refused(norm_squared, own, bound, code):

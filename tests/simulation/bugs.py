@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import FedSpdDecisions
 from peer.core import averaging, encoding, model_store
@@ -17,7 +18,6 @@ from peer.core.arrivals import Arrivals
 from peer.core.asynchronous import Async
 from peer.core.catch_up import CatchUp
 from peer.core.contacts import Contacts
-from peer.core.decisions import Rejection
 from peer.core.deltas import DeltaReceiver, Publication, name_of
 from peer.core.encoding import ErrorFeedback
 from peer.core.ending import Ending
@@ -259,7 +259,7 @@ def the_norm_bound_is_not_squared(original, norm_squared, own_norm_squared, boun
 
 @plant(Receiving, "screen")
 def the_norm_bound_is_ignored(original, receiving, header, received, known_norm=None):
-    found: Rejection | None = original(receiving, header, received, known_norm)
+    found: Refusal | None = original(receiving, header, received, known_norm)
     return None if found is not None and found.code == "norm_bound" else found
 
 

@@ -38,13 +38,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.algorithms.dfca import Dfca, DfcaState
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector, fold
-from peer.core.decisions import Rejection
 from peer.core.encoding import DELTAS
 from peer.core.liveness import NeighborState
 from peer.core.lockstep import Lockstep
@@ -368,15 +367,15 @@ class Checker:
         return (base + found.astype(np.float32)).astype(np.float64)
 
     def screens(
-        self, process: Process, header: ModelHeader, received: ReceivedModel, rejection: Rejection | None
+        self, process: Process, header: ModelHeader, received: ReceivedModel, rejection: Refusal | None
     ) -> None:
         """A complete model was screened."""
         bound, shadow = self.world.manifest.screening.norm_bound, self.shadows[process]
-        if bound is None or (rejection is not None and rejection.code is Refusal.NO_BASE):
+        if bound is None or (rejection is not None and rejection.code is RefusalCode.NO_BASE):
             return
         found = self._exact(process, header, received.payload.tobytes())
         allowed = bound * float(np.linalg.norm(shadow.centers[header.slot].astype(np.float64)))
-        norm, refused = float(np.linalg.norm(found)), rejection is not None and rejection.code is Refusal.NORM_BOUND
+        norm, refused = float(np.linalg.norm(found)), rejection is not None and rejection.code is RefusalCode.NORM_BOUND
         if abs(norm - allowed) > 1e-5 * allowed and (rejection is None or refused):
             self.require(refused == (norm > allowed), "I11", f"{header.key}: norm {norm:.6g}, {allowed:.6g} is allowed")
 

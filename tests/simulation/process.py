@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from peer.algorithms.base import Algorithm
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
@@ -191,7 +191,7 @@ class Process(Probe):
             self.world.fired["claim"] += 1
             heartbeat = replace(heartbeat, round_index=heartbeat.round_index + self._rng.choice((2, 5, 1000)))
 
-        def answered(reply: tuple[Refusal | None] | None) -> None:
+        def answered(reply: tuple[RefusalCode | None] | None) -> None:
             refusal = reply[0] if reply else None
             self.host.post(ev.HeartbeatAnswered(neighbor, refusal, lost=reply is None))
 
@@ -204,7 +204,7 @@ class Process(Probe):
         self._calls += 1
         number = self._sending[neighbor] = self._calls
 
-        def answered(reply: tuple[Refusal | None] | None) -> None:
+        def answered(reply: tuple[RefusalCode | None] | None) -> None:
             if self._sending.get(neighbor) != number:
                 return  # cancelled
             del self._sending[neighbor]
@@ -215,7 +215,7 @@ class Process(Probe):
 
         self.network.call(self, neighbor, lambda process: process.control(message), answered)
 
-    def control(self, message: Control) -> tuple[Refusal | None] | None:
+    def control(self, message: Control) -> tuple[RefusalCode | None] | None:
         """Take a selection or a pass; None if this peer is leaving."""
         try:
             refusal = self.host.answer_control(message)
@@ -272,8 +272,8 @@ class Process(Probe):
         """A neighbor opened a stream."""
         open_streams = sum(1 for other in self.network.pushes if other.receiver is self and other.source == push.source)
         if open_streams > self.world.manifest.limits.streams_per_neighbor:
-            self.world.checker.mark(f"refused {Refusal.TOO_MANY_STREAMS}")
-            self.network.reply(push, PushReply(Outcome.REFUSED, Refusal.TOO_MANY_STREAMS))
+            self.world.checker.mark(f"refused {RefusalCode.TOO_MANY_STREAMS}")
+            self.network.reply(push, PushReply(Outcome.REFUSED, RefusalCode.TOO_MANY_STREAMS))
             return
         try:
             rejection = self.host.rejects_offer(push.header)
@@ -315,13 +315,13 @@ class Process(Probe):
             self._complete.add(push.stream)
         self.host.arrived(push.stream, push.source, rejection)
 
-    def refused_bytes(self, push: Push, code: Refusal) -> None:
+    def refused_bytes(self, push: Push, code: RefusalCode) -> None:
         """The bytes are not what they should be."""
         if push.receiver_done:
             return
         self.world.checker.mark(f"refused {code}")
         if self.streams.pop(push.stream, None) is not None:
-            self.host.post(ev.ArrivalLost(push.stream, stalled=code is Refusal.TOO_SLOW))
+            self.host.post(ev.ArrivalLost(push.stream, stalled=code is RefusalCode.TOO_SLOW))
         self.network.reply(push, PushReply(Outcome.REFUSED, code))
 
     def cut(self, push: Push) -> None:
@@ -394,15 +394,15 @@ class Process(Probe):
                 self.host.post(self.host.receiving.pulled(neighbor, found))
             except RemoteProtocolError as error:
                 self.world.checker.mark(f"refused a pulled model: {error.code}")
-                self.host.post(ev.PullDone(neighbor, False, reason=error.sentence))
+                self.host.post(ev.PullDone(neighbor, False, reason=error.refusal.reason))
 
         self.network.call(self, neighbor, lambda process: [process.answer_pull(r) for r in requests], answered)
 
-    def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, bytes] | Refusal:
+    def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, bytes] | RefusalCode:
         """Give a neighbor that catches up one of the present models; a liar refuses."""
         if self.machine.lies:
             self.world.fired["pull refused"] += 1
-            return Refusal.RATE_LIMITED
+            return RefusalCode.RATE_LIMITED
         answer = self.host.answer_pull(request)
         return (answer[0], bytes(view_of(answer[1]()))) if isinstance(answer, tuple) else answer
 

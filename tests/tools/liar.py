@@ -27,7 +27,7 @@ import numpy as np
 from target import call, push
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.messages import Heartbeat, Hello, HelloReply, ModelHeader, Outcome, Pass, Phase, PushReply, Select
 from peer.core.messages import PullRequest as Pull
 from peer.identity.files import KeyPair
@@ -395,7 +395,9 @@ class Liar:
             if not self._count or self._part[victim] is NEAR:
                 return convert.pack_acknowledgement(None, "")
             self.told[f"{method}_answer"] += 1
-            refusal = self._random.choice([None, Refusal.RATE_LIMITED, Refusal.NO_HANDSHAKE, Refusal.OLD_INCARNATION])
+            refusal = self._random.choice(
+                [None, RefusalCode.RATE_LIMITED, RefusalCode.NO_HANDSHAKE, RefusalCode.OLD_INCARNATION]
+            )
             kind = self._random.choice(["garbage", "refusal", "abort"])
             if kind == "abort":
                 await context.abort(grpc.StatusCode.INTERNAL, REASON[:500])
@@ -412,7 +414,7 @@ class Liar:
         outcome = self._random.choice(SETTLING)
         if self._count and self._part[victim] in (FAR, END):
             self.told["PushModel_answer"] += 1
-            return convert.pack_push_reply(PushReply(Outcome.REFUSED, Refusal.SHUTTING_DOWN, REASON))
+            return convert.pack_push_reply(PushReply(Outcome.REFUSED, RefusalCode.SHUTTING_DOWN, REASON))
         return convert.pack_push_reply(PushReply(outcome))
 
     async def _answer_pull(self, _request: bytes, context: Any) -> AsyncIterator[bytes]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.algorithms.base import Algorithm
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
@@ -54,7 +54,7 @@ class Result:
         return self._peer.host.state.totals
 
     @property
-    def refusals(self) -> dict[Refusal, int]:
+    def refusals(self) -> dict[RefusalCode, int]:
         """The number of refused messages by code; a missing code is 0."""
         return self._peer.host.state.refusals
 

@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import ConfigError, NeighborUnavailable, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import (
+    ConfigError,
+    NeighborUnavailable,
+    Refusal,
+    RefusalCode,
+    RemoteProtocolError,
+)
 from coordinator_free_bootstrap.rates import declared_rate
 from coordinator_free_bootstrap.strict_json import loads, printable
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
@@ -244,35 +250,37 @@ class _Place:
     async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
         """Note the caller; refuse, so that no neighbor waits for this peer."""
         self._event(hello.sender).set()
-        raise RemoteProtocolError(Refusal.SHUTTING_DOWN, "peer doctor tests this address; the peer does not run yet")
+        raise RemoteProtocolError(
+            RefusalCode.SHUTTING_DOWN, "peer doctor tests this address; the peer does not run yet"
+        )
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
+    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> RefusalCode | None:
         """Note the caller and refuse."""
         self._event(heartbeat.sender).set()
-        return Refusal.SHUTTING_DOWN
+        return RefusalCode.SHUTTING_DOWN
 
-    async def control(self, caller: int | None, message: Control) -> Refusal | None:
+    async def control(self, caller: int | None, message: Control) -> RefusalCode | None:
         """Refuse."""
-        return Refusal.SHUTTING_DOWN
+        return RefusalCode.SHUTTING_DOWN
 
     async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
         """Refuse."""
-        raise RemoteProtocolError(Refusal.SHUTTING_DOWN, "peer doctor tests this address")
+        raise RemoteProtocolError(RefusalCode.SHUTTING_DOWN, "peer doctor tests this address")
 
     async def complete(self, arrival: Arrival) -> PushReply:
         """Refuse; no model is accepted, so none becomes complete."""
-        raise RemoteProtocolError(Refusal.SHUTTING_DOWN, "peer doctor tests this address")
+        raise RemoteProtocolError(RefusalCode.SHUTTING_DOWN, "peer doctor tests this address")
 
-    def lost(self, arrival: Arrival, reason: str, code: Refusal | None) -> None:
+    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
         """Forget nothing: no model is accepted."""
 
-    async def pull(self, caller: int | None, request: PullRequest) -> Refusal:
+    async def pull(self, caller: int | None, request: PullRequest) -> RefusalCode:
         """Refuse."""
-        return Refusal.SHUTTING_DOWN
+        return RefusalCode.SHUTTING_DOWN
 
     def status(self) -> dict[str, Any]:
         """Return that nothing runs here."""
         return {"phase": "starting"}
 
-    def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
+    def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Do not count."""

@@ -13,7 +13,7 @@ from coordinator_free_bootstrap.errors import (
     IdentityError,
     NeighborUnavailable,
     Option,
-    Refusal,
+    RefusalCode,
     RemoteProtocolError,
     UsageError,
 )
@@ -130,9 +130,9 @@ def _reason(error: NeighborUnavailable) -> str:
 
 
 def _refusal(error: RemoteProtocolError) -> str:
-    sentence = printable(error.sentence)
-    if error.code is not Refusal.MALFORMED:
-        return f"refused: {error.code}: {sentence}"
+    sentence = printable(error.refusal.reason)
+    if error.refusal.code is not RefusalCode.MALFORMED:
+        return f"refused: {error.refusal.code}: {sentence}"
     return sentence if sentence.startswith("not a valid status") else f"not a valid status: {sentence}"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError, UsageError
+from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError, UsageError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import load_graph, save_graph
 from coordinator_free_bootstrap.ordinary_file import ordinary_file
@@ -226,8 +226,10 @@ class Listener:
             except NeighborUnavailable as error:
                 notes.silence(str(error).partition(": WatchStatus: ")[2] or str(error))
             except RemoteProtocolError as error:
-                said = error.sentence
-                notes.silence(said if error.code is Refusal.MALFORMED else f"refused: {error.code}: {said}")
+                said = error.refusal.reason
+                notes.silence(
+                    said if error.refusal.code is RefusalCode.MALFORMED else f"refused: {error.refusal.code}: {said}"
+                )
             if not notes.end():
                 await asyncio.sleep(RETRY_S)
 
@@ -349,7 +351,9 @@ def round_line(text: str) -> JsonRecord:
         if problem := problem_of_line({"kind": "round", **line}):
             raise ValueError(problem)
     except ValueError as error:
-        raise RemoteProtocolError(Refusal.MALFORMED, f"not a valid round record: {printable(str(error))}") from error
+        raise RemoteProtocolError(
+            RefusalCode.MALFORMED, f"not a valid round record: {printable(str(error))}"
+        ) from error
     return line
 
 

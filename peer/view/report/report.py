@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import Option, Refusal, UsageError
+from coordinator_free_bootstrap.errors import Option, RefusalCode, UsageError
 from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.strict_json import finite, printable
 from coordinator_free_bootstrap.validation import counted
@@ -33,7 +33,7 @@ from peer.view.state.places import listed
 from peer.view.state.run_files import PeerRun, RunFiles, metric_curve
 
 WITHOUT_EXCHANGE = "local"  # the algorithm whose peers fold nothing
-KNOWN_REFUSALS = frozenset(Refusal)
+KNOWN_REFUSALS = frozenset(RefusalCode)
 NUMBER_MAX = 1e300  # of an algorithm's state; JSON has integers that float64 has not
 STEADY_EVALUATIONS = 3  # consecutive evaluations at a target that count as reaching it
 
@@ -160,7 +160,7 @@ def warnings(run: RunFiles) -> list[str]:
         found.append(f"peer {listed(refused)}: refused by every neighbor, and ended; their logs name the difference")
     for code, count in refusals(run).items():
         by = [peer for peer in run.peers if code in peer.state.refusals]
-        cause = f"{Refusal(code).cause} ({code})" if code in KNOWN_REFUSALS else code
+        cause = f"{RefusalCode(code).cause} ({code})" if code in KNOWN_REFUSALS else code
         often = f"{counted(count, 'message')} refused by peer {listed([peer.peer_id for peer in by])}: {cause}"
         last = max(peer.state.refused_at.get(code, 0.0) for peer in by)
         found.append(f"{often}; the last after {duration(max(0.0, last - run.log.began))}" if last else often)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import sentences
@@ -83,4 +83,4 @@ def read_status(value: Any, peer_id: int | None = None) -> PeerStatus:
 
 
 def _not_valid(problem: str) -> RemoteProtocolError:
-    return RemoteProtocolError(Refusal.MALFORMED, f"not a valid status: {printable(problem)}")
+    return RemoteProtocolError(RefusalCode.MALFORMED, f"not a valid status: {printable(problem)}")

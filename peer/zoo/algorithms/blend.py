@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.dfca import Dfca, DfcaOptions, DfcaState
 from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
@@ -37,7 +37,7 @@ from peer.algorithms.personalize import Predictions, mixed, mixed_predictions
 from peer.algorithms.seeding import obstacle_to_seeds
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
-from peer.core.decisions import Offer, Rejection
+from peer.core.decisions import Offer
 from peer.core.messages import ModelHeader, Select
 
 
@@ -136,14 +136,14 @@ class Blend(Dfca[BlendOptions, BlendState]):
             return found
         return tuple(offer if offer.slot == self.shared else replace(offer, scalars=state.pooled) for offer in found)
 
-    def rejects(self, state: BlendState, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: BlendState, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse what DFCA refuses, and numbers that are no weights."""
         rejection = super().rejects(state, header, select)
         if rejection is None and header.scalars and not self.warming_up(header.round_index):
             found, total = header.scalars, sum(header.scalars)
             if len(found) != self.held or min(found) < 0 or abs(total - 1) > 1e-6:
                 expected = f"expected {self.held} weights from 0 with the sum 1"
-                return Rejection(Refusal.MALFORMED, f"{expected}, got {len(found)} numbers with the sum {total:g}")
+                return Refusal(RefusalCode.MALFORMED, f"{expected}, got {len(found)} numbers with the sum {total:g}")
         return rejection
 
     # ---- training ---------------------------------------------------------------------------------------------------

@@ -6,12 +6,11 @@ the own w takes part in them with a weight too. A center in which no model takes
 
 from __future__ import annotations
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm, OptionsT, StateT
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
-from peer.core.decisions import Rejection
 from peer.core.messages import ModelHeader, Select
 
 
@@ -33,14 +32,14 @@ class OwnNearCenters(Algorithm[OptionsT, StateT]):
         """The slot of w, the only one that is pushed."""
         return self.slots - 1
 
-    def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse models other than w, and numbers in the header that cannot be right."""
         if header.slot != self.own:
-            return Rejection(
-                Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} pushed; allowed is {self.own}, the own model"
+            return Refusal(
+                RefusalCode.SLOT_OUT_OF_RANGE, f"slot {header.slot} pushed; allowed is {self.own}, the own model"
             )
         problem = self.wrong_scalars(header)
-        return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, problem) if problem else None
+        return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, problem) if problem else None
 
     def wrong_scalars(self, header: ModelHeader) -> str:
         """Return what is wrong with the numbers in a header, and what is allowed; "": nothing."""

@@ -13,13 +13,13 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.labels import Anchor
 from peer.algorithms.saved_state import array
 from peer.algorithms.sketches import Sketches
-from peer.core.decisions import AlgorithmState, Offer, Rejection
+from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Pass, Select
 from peer.zoo.algorithms.centers import OwnNearCenters
@@ -218,21 +218,21 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
             return ()
         return (*map(float, state.anchor), float(self.count(state)), *state.sketches.ravel().tolist())
 
-    def rejects_pass(self, state: CgpflState, message: Pass) -> Rejection | None:
+    def rejects_pass(self, state: CgpflState, message: Pass) -> Refusal | None:
         """Refuse numbers in a step without them, cost curves out of range, and anchors or sketches that cannot be."""
         numbers, kind = message.scalars, self.kind(message.round_index, message.step)
         if not numbers or kind == "models":
             return super().rejects_pass(state, message)
         if kind == "costs":
             problem = wrong_curve(numbers, self.count_max)
-            return Rejection(Refusal.MALFORMED, problem) if problem else None
+            return Refusal(RefusalCode.MALFORMED, problem) if problem else None
         known = numbers[0] in self.graph and len(numbers) > 2 and numbers[1] in range(len(self.graph.nodes))
         if not known:
-            return Rejection(Refusal.MALFORMED, f"anchor and hops {numbers[:2]} are not of this graph")
+            return Refusal(RefusalCode.MALFORMED, f"anchor and hops {numbers[:2]} are not of this graph")
         counts = range(1, self.clusters + 1) if self.auto else range(self.clusters, self.clusters + 1)
         if numbers[2] not in counts or len(numbers) != 3 + int(numbers[2]) * self.options.sketch_size:
             found = f"K {numbers[2]:g} with {len(numbers) - 3} numbers of sketches"
-            return Rejection(Refusal.WRONG_SIZE, f"{found}; allowed are {self.options.sketch_size} for each cluster")
+            return Refusal(RefusalCode.WRONG_SIZE, f"{found}; allowed are {self.options.sketch_size} for each cluster")
         return None
 
 

@@ -20,7 +20,7 @@ from functools import partial
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
@@ -28,7 +28,7 @@ from peer.algorithms.base import Algorithm, refuse_slot
 from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
-from peer.core.decisions import AlgorithmState, Offer, Rejection
+from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Select
 from peer.zoo.algorithms.greedy import GreedyChoice, WeightedSum
@@ -193,7 +193,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
                 return ()
         return (Offer(CURRENT, state.sample_count),)
 
-    def rejects(self, state: DpflState, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: DpflState, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse any slot but 0."""
         return refuse_slot(header, self.slots)
 

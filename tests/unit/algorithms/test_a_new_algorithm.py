@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.options import NoOptions
 from peer.algorithms.base import Algorithm
 from peer.algorithms.fedspd_decisions import FedSpdState
 from peer.core import effects as do
 from peer.core import events as ev
-from peer.core.decisions import Offer, Rejection
+from peer.core.decisions import Offer
 from peer.core.effects import Target
 from peer.core.engine import make_hello
 from peer.core.messages import ModelHeader, Outcome, Pass, Select
@@ -52,9 +52,9 @@ class SameParity(Algorithm[NoOptions, ParityState]):
 
     def rejects_select(self, state, select):
         if select.selected < 0 or len(select.scalars) != 1 or not 0 < select.scalars[0] <= len(self.graph.nodes):
-            return Rejection(Refusal.MALFORMED, f"slot {select.selected} with scalars {select.scalars}")
+            return Refusal(RefusalCode.MALFORMED, f"slot {select.selected} with scalars {select.scalars}")
         if len(select.sketch) != 12:
-            return Rejection(Refusal.WRONG_SIZE, f"a sketch of {len(select.sketch)} bytes; 12 are allowed")
+            return Refusal(RefusalCode.WRONG_SIZE, f"a sketch of {len(select.sketch)} bytes; 12 are allowed")
         return None
 
     def agrees(self, state, round_index, selections):
@@ -70,9 +70,9 @@ class SameParity(Algorithm[NoOptions, ParityState]):
 
     def rejects(self, state, header, select):
         if select is None:
-            return Rejection(Refusal.NOT_SELECTED, f"no selection for round {header.round_index}")
+            return Refusal(RefusalCode.NOT_SELECTED, f"no selection for round {header.round_index}")
         if header.slot != select.selected:
-            return Rejection(Refusal.CONTRADICTS_SELECTION, f"slot {header.slot}, selected was {select.selected}")
+            return Refusal(RefusalCode.CONTRADICTS_SELECTION, f"slot {header.slot}, selected was {select.selected}")
         return None
 
     def targets(self, state, header):
@@ -210,16 +210,16 @@ GOOD = Select(1, 1, 3, 0, (2.0,), bytes(12))
     ("changes", "code"),
     [
         ({}, None),
-        ({"selected": 1}, Refusal.CONTRADICTS_SELECTION),
-        ({"round_index": 4, "selected": 2}, Refusal.SLOT_OUT_OF_RANGE),
-        ({"round_index": 4, "selected": -1}, Refusal.MALFORMED),
-        ({"round_index": 4, "scalars": ()}, Refusal.MALFORMED),
-        ({"round_index": 4, "scalars": (float("nan"),)}, Refusal.MALFORMED),
-        ({"round_index": 4, "sketch": bytes(8)}, Refusal.WRONG_SIZE),
-        ({"round_index": ROUNDS}, Refusal.ROUND_OUT_OF_RANGE),
-        ({"incarnation": 0}, Refusal.OLD_INCARNATION),
-        ({"incarnation": 2}, Refusal.NO_HANDSHAKE),
-        ({"sender": 9}, Refusal.NOT_A_NEIGHBOR),
+        ({"selected": 1}, RefusalCode.CONTRADICTS_SELECTION),
+        ({"round_index": 4, "selected": 2}, RefusalCode.SLOT_OUT_OF_RANGE),
+        ({"round_index": 4, "selected": -1}, RefusalCode.MALFORMED),
+        ({"round_index": 4, "scalars": ()}, RefusalCode.MALFORMED),
+        ({"round_index": 4, "scalars": (float("nan"),)}, RefusalCode.MALFORMED),
+        ({"round_index": 4, "sketch": bytes(8)}, RefusalCode.WRONG_SIZE),
+        ({"round_index": ROUNDS}, RefusalCode.ROUND_OUT_OF_RANGE),
+        ({"incarnation": 0}, RefusalCode.OLD_INCARNATION),
+        ({"incarnation": 2}, RefusalCode.NO_HANDSHAKE),
+        ({"sender": 9}, RefusalCode.NOT_A_NEIGHBOR),
     ],
 )
 def test_wrong_selections_are_refused(changes, code):
@@ -231,7 +231,7 @@ def test_wrong_selections_are_refused(changes, code):
 
 @pytest.mark.parametrize(
     ("changes", "code"),
-    [({"slot": 1}, Refusal.CONTRADICTS_SELECTION), ({"round_index": 4}, Refusal.NOT_SELECTED)],
+    [({"slot": 1}, RefusalCode.CONTRADICTS_SELECTION), ({"round_index": 4}, RefusalCode.NOT_SELECTED)],
 )
 def test_models_that_contradict_the_selection_are_refused_and_the_run_completes(changes, code):
     world = in_round_3()

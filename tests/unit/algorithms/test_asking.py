@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.algorithms.dfedavg import DFedAvg
 from peer.core import events as ev
 from peer.core.engine import Engine
@@ -119,10 +119,10 @@ def test_a_model_that_was_not_asked_for_is_not_read():
     [
         (2, {}, None),
         (2, {"declines": True}, None),
-        (2, {"selected": 0}, Refusal.MALFORMED),
-        (2, {"scalars": (1.0,)}, Refusal.MALFORMED),
-        (0, {}, Refusal.MALFORMED),
-        (0, {"declines": True}, Refusal.MALFORMED),
+        (2, {"selected": 0}, RefusalCode.MALFORMED),
+        (2, {"scalars": (1.0,)}, RefusalCode.MALFORMED),
+        (0, {}, RefusalCode.MALFORMED),
+        (0, {"declines": True}, RefusalCode.MALFORMED),
     ],
 )
 def test_requests_are_checked(partners, changes, code):
@@ -136,4 +136,4 @@ def test_a_second_request_must_not_contradict_the_first():
     engine, now = engine_of(graph_of())
     engine.step(ev.SelectReceived(Select(1, 1, 0, declines=True)), now)
     assert engine.rejects_control(Select(1, 1, 0, declines=True)) is None
-    assert engine.rejects_control(Select(1, 1, 0)).code is Refusal.CONTRADICTS_SELECTION
+    assert engine.rejects_control(Select(1, 1, 0)).code is RefusalCode.CONTRADICTS_SELECTION

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.errors import ConfigError, RefusalCode
 from peer.algorithms.dfca import Dfca, DfcaState
 from peer.algorithms.work import perform
 from peer.algorithms.workspace import FoldedArrival, Workspace
@@ -251,14 +251,14 @@ def header_of(**changes):
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"slot": 3}, Refusal.SLOT_OUT_OF_RANGE),
-        ({"slot": -1}, Refusal.SLOT_OUT_OF_RANGE),
-        ({"mass": 0.0}, Refusal.WEIGHT_OUT_OF_RANGE),
-        ({"mass": 3.5}, Refusal.WEIGHT_OUT_OF_RANGE),
-        ({"mass": float("nan")}, Refusal.WEIGHT_OUT_OF_RANGE),
-        ({"scalars": ()}, Refusal.MALFORMED),
-        ({"scalars": (1.0, 2.0)}, Refusal.MALFORMED),
-        ({"scalars": (float("inf"),)}, Refusal.MALFORMED),
+        ({"slot": 3}, RefusalCode.SLOT_OUT_OF_RANGE),
+        ({"slot": -1}, RefusalCode.SLOT_OUT_OF_RANGE),
+        ({"mass": 0.0}, RefusalCode.WEIGHT_OUT_OF_RANGE),
+        ({"mass": 3.5}, RefusalCode.WEIGHT_OUT_OF_RANGE),
+        ({"mass": float("nan")}, RefusalCode.WEIGHT_OUT_OF_RANGE),
+        ({"scalars": ()}, RefusalCode.MALFORMED),
+        ({"scalars": (1.0, 2.0)}, RefusalCode.MALFORMED),
+        ({"scalars": (float("inf"),)}, RefusalCode.MALFORMED),
         ({}, None),
         ({"mass": 3.0}, None),
     ],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.errors import ConfigError, RefusalCode
 from coordinator_free_bootstrap.schedule import neighbors_in_round
 from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdState
@@ -215,10 +215,10 @@ def test_batch_norm_sets_the_least_cluster_size():
 
 def test_a_model_without_a_matching_selection_is_refused():
     subject = fedspd(graph_of(options=PLAIN))
-    assert subject.rejects({}, header(), None).code is Refusal.NOT_SELECTED
-    assert subject.rejects({}, header(), selection(selected=NOTHING)).code is Refusal.NOT_SELECTED
-    assert subject.rejects({}, header(slot=1), selection(selected=0)).code is Refusal.CONTRADICTS_SELECTION
-    assert subject.rejects({}, header(total=2), selection(selected=0)).code is Refusal.CONTRADICTS_SELECTION
+    assert subject.rejects({}, header(), None).code is RefusalCode.NOT_SELECTED
+    assert subject.rejects({}, header(), selection(selected=NOTHING)).code is RefusalCode.NOT_SELECTED
+    assert subject.rejects({}, header(slot=1), selection(selected=0)).code is RefusalCode.CONTRADICTS_SELECTION
+    assert subject.rejects({}, header(total=2), selection(selected=0)).code is RefusalCode.CONTRADICTS_SELECTION
     assert subject.rejects({}, header(slot=0), selection(selected=0)) is None
     assert subject.rejects({}, header(slot=1, round_index=0), None) is None  # the round of all clusters
 
@@ -226,7 +226,9 @@ def test_a_model_without_a_matching_selection_is_refused():
 def test_a_claimed_degree_is_checked():
     subject = fedspd(graph_of(mix="metropolis"))
     for scalars in ((), (0.0,), (3.0,), (1.5,), (float("nan"),), (1.0, 1.0)):
-        assert subject.rejects({}, header(scalars=scalars), selection()).code is Refusal.WEIGHT_OUT_OF_RANGE, scalars
+        assert subject.rejects({}, header(scalars=scalars), selection()).code is RefusalCode.WEIGHT_OUT_OF_RANGE, (
+            scalars
+        )
     assert subject.rejects({}, header(scalars=(2.0,)), selection()) is None
 
 
@@ -236,7 +238,7 @@ def test_a_selection_has_a_cluster_and_complete_sketches_or_none():
     good = [selection(), selection(round_index=1, scalars=(2.0, 1.0), sketch=sketch)]
     assert [subject.rejects_select({}, a) for a in good] == [None] * 2
     bad = {
-        Refusal.MALFORMED: [
+        RefusalCode.MALFORMED: [
             selection(selected=-1),
             selection(selected=-1, sketch=sketch),
             selection(round_index=0, selected=1),  # the round of all clusters has no selection
@@ -244,7 +246,7 @@ def test_a_selection_has_a_cluster_and_complete_sketches_or_none():
             selection(round_index=1, scalars=(2.0, 6.0), sketch=sketch),  # more hops than the graph has
             selection(round_index=1, scalars=(2.0,), sketch=sketch),
         ],
-        Refusal.WRONG_SIZE: [
+        RefusalCode.WRONG_SIZE: [
             selection(round_index=1, scalars=(2.0, 1.0), sketch=sketch[4:]),
             selection(round_index=2, scalars=(2.0, 1.0), sketch=sketch),  # not a round of alignment
             selection(round_index=1, scalars=(2.0, 1.0)),
@@ -260,11 +262,11 @@ def test_sketches_that_are_passed_on_name_each_peer_once():
     assert subject.rejects_select({}, selection(round_index=1, scalars=(2.0, 5.0), sketch=row * 2)) is None
     assert subject.rejects_select({}, selection(round_index=1)) is None
     bad = {
-        Refusal.WRONG_SIZE: [
+        RefusalCode.WRONG_SIZE: [
             selection(round_index=1, scalars=(2.0,), sketch=row * 2),
             selection(round_index=1, scalars=(2.0, 5.0), sketch=row + b"1234"),
         ],
-        Refusal.MALFORMED: [
+        RefusalCode.MALFORMED: [
             selection(round_index=1, scalars=(2.0, 2.0), sketch=row * 2),
             selection(round_index=1, scalars=(2.5,), sketch=row),
             selection(round_index=1, scalars=(9.0,), sketch=row),

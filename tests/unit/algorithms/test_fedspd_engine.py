@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.messages import ModelHeader, Outcome, Pass, Select
@@ -206,17 +206,21 @@ SELECTION = Select(1, 1, 2, 0)
 @pytest.mark.parametrize(
     ("bad", "code"),
     [
-        pytest.param(replace(SELECTION, round_index=8), Refusal.ROUND_TOO_FAR_AHEAD, id="far ahead"),
-        pytest.param(replace(SELECTION, round_index=9), Refusal.ROUND_OUT_OF_RANGE, id="after the run"),
-        pytest.param(Pass(1, 1, 2, 1), Refusal.ROUND_OUT_OF_RANGE, id="no such step"),
-        pytest.param(replace(SELECTION, round_index=3, selected=2), Refusal.SLOT_OUT_OF_RANGE, id="no such cluster"),
-        pytest.param(replace(SELECTION, selected=1), Refusal.CONTRADICTS_SELECTION, id="another cluster than before"),
-        pytest.param(replace(SELECTION, selected=-1), Refusal.CONTRADICTS_SELECTION, id="none after one"),
-        pytest.param(replace(SELECTION, round_index=3, selected=-1), Refusal.MALFORMED, id="none selected"),
+        pytest.param(replace(SELECTION, round_index=8), RefusalCode.ROUND_TOO_FAR_AHEAD, id="far ahead"),
+        pytest.param(replace(SELECTION, round_index=9), RefusalCode.ROUND_OUT_OF_RANGE, id="after the run"),
+        pytest.param(Pass(1, 1, 2, 1), RefusalCode.ROUND_OUT_OF_RANGE, id="no such step"),
         pytest.param(
-            replace(SELECTION, round_index=3, sketch=bytes(8)), Refusal.WRONG_SIZE, id="sketch of another size"
+            replace(SELECTION, round_index=3, selected=2), RefusalCode.SLOT_OUT_OF_RANGE, id="no such cluster"
         ),
-        pytest.param(replace(SELECTION, sender=5), Refusal.NOT_A_NEIGHBOR, id="no neighbor"),
+        pytest.param(
+            replace(SELECTION, selected=1), RefusalCode.CONTRADICTS_SELECTION, id="another cluster than before"
+        ),
+        pytest.param(replace(SELECTION, selected=-1), RefusalCode.CONTRADICTS_SELECTION, id="none after one"),
+        pytest.param(replace(SELECTION, round_index=3, selected=-1), RefusalCode.MALFORMED, id="none selected"),
+        pytest.param(
+            replace(SELECTION, round_index=3, sketch=bytes(8)), RefusalCode.WRONG_SIZE, id="sketch of another size"
+        ),
+        pytest.param(replace(SELECTION, sender=5), RefusalCode.NOT_A_NEIGHBOR, id="no neighbor"),
     ],
 )
 def test_bad_selection_is_refused_and_changes_nothing(bad, code):
@@ -232,11 +236,13 @@ def test_bad_selection_is_refused_and_changes_nothing(bad, code):
 @pytest.mark.parametrize(
     ("bad", "code"),
     [
-        pytest.param(header(slot=1, round_index=2), Refusal.CONTRADICTS_SELECTION, id="another cluster than selected"),
-        pytest.param(header(total=2, round_index=2), Refusal.CONTRADICTS_SELECTION, id="more models than selected"),
-        pytest.param(header(round_index=4), Refusal.NOT_SELECTED, id="no selection"),
-        pytest.param(header(round_index=8), Refusal.ROUND_TOO_FAR_AHEAD, id="far ahead"),
-        pytest.param(header(slot=2, round_index=2), Refusal.SLOT_OUT_OF_RANGE, id="no such cluster"),
+        pytest.param(
+            header(slot=1, round_index=2), RefusalCode.CONTRADICTS_SELECTION, id="another cluster than selected"
+        ),
+        pytest.param(header(total=2, round_index=2), RefusalCode.CONTRADICTS_SELECTION, id="more models than selected"),
+        pytest.param(header(round_index=4), RefusalCode.NOT_SELECTED, id="no selection"),
+        pytest.param(header(round_index=8), RefusalCode.ROUND_TOO_FAR_AHEAD, id="far ahead"),
+        pytest.param(header(slot=2, round_index=2), RefusalCode.SLOT_OUT_OF_RANGE, id="no such cluster"),
     ],
 )
 def test_bad_model_is_refused_unread_and_counted(bad, code):
@@ -277,9 +283,9 @@ def test_label_conflict_is_counted_and_not_waited_for():
     def screened(peer, stream):
         if peer == 1:
             return read(peer, stream)
-        world.post(peer, ev.ArrivalLost(stream, Refusal.LABEL_CONFLICT))
+        world.post(peer, ev.ArrivalLost(stream, RefusalCode.LABEL_CONFLICT))
         sender = world.senders.pop(stream)
-        return world.post(sender, ev.SendAnswered(peer, Outcome.REFUSED, Refusal.LABEL_CONFLICT))
+        return world.post(sender, ev.SendAnswered(peer, Outcome.REFUSED, RefusalCode.LABEL_CONFLICT))
 
     world.read = screened
     start = world.now

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.algorithms import labels, mixture, sketches
 from peer.algorithms.labels import Anchor
 from peer.core.messages import Select
@@ -42,13 +42,13 @@ def test_only_a_clear_conflict_is_refused():
     centers = [reference + v for v in vectors(2)]
     own = centers[1] + 0.1 * vectors(1)[0]
     rejection = labels.conflict(own, 0, centers, reference, 0.1)
-    assert rejection.code is Refusal.LABEL_CONFLICT
+    assert rejection.code is RefusalCode.LABEL_CONFLICT
     assert labels.conflict(own, 1, centers, reference, 0.1) is None
     uncentered = labels.conflict(own, 0, centers, None, 0.1)
     assert uncentered is None, "both look alike: that is why they are centered"
     between = reference + (centers[0] - reference) + (centers[1] - reference) * 1.02
     assert labels.conflict(between, 0, centers, reference, 0.1) is None
-    assert labels.conflict(between, 0, centers, reference, 0.0).code is Refusal.LABEL_CONFLICT
+    assert labels.conflict(between, 0, centers, reference, 0.0).code is RefusalCode.LABEL_CONFLICT
 
 
 # ---- sketches ------------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_permuted_labels_are_restored_over_the_whole_graph():
     finish(peers, lambda t: seen.append([list(peer.state.anchor) for peer in peers]))
     # One edge a round, at first only of neighbors' own anchors; after diameter-many rounds all descend from peer 0.
     assert seen[-1] == [[0, 0], [0, 1], [0, 2], [0, 3]]
-    assert sum(peer.refusals[Refusal.LABEL_CONFLICT] for peer in peers) > 0
+    assert sum(peer.refusals[RefusalCode.LABEL_CONFLICT] for peer in peers) > 0
     for i, peer in enumerate(peers):
         np.testing.assert_allclose(peer.models, centers, atol=1e-3)
         np.testing.assert_array_equal(peer.state.z, truth[i])
@@ -194,10 +194,10 @@ def test_the_label_check_uses_the_centers_of_the_rounds_start():
     workspace.round_index = 2
     workspace.state = algorithm.assign(workspace)
     other = workspace.models.model(1).copy()
-    assert algorithm.screen_arrival(workspace, header(slot=0), other).code is Refusal.LABEL_CONFLICT
+    assert algorithm.screen_arrival(workspace, header(slot=0), other).code is RefusalCode.LABEL_CONFLICT
     assert algorithm.screen_arrival(workspace, header(slot=1), other) is None
     workspace.models.replace(0, other.copy())  # a change during training does not change the result
-    assert algorithm.screen_arrival(workspace, header(slot=0), other).code is Refusal.LABEL_CONFLICT
+    assert algorithm.screen_arrival(workspace, header(slot=0), other).code is RefusalCode.LABEL_CONFLICT
 
 
 def test_nearest_matching_finds_every_permutation_and_keeps_equal_centers():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.errors import ConfigError, RefusalCode
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms.dfca import Dfca, DfcaState
 from peer.algorithms.learner import TrainingPlan
@@ -171,10 +171,10 @@ def test_a_peer_that_catches_up_after_the_last_seed_chooses_its_cluster_again():
     ("changes", "code"),
     [
         ({"slot": 1, "round_index": 1, "step": 4}, None),
-        ({"slot": 0, "round_index": 1, "step": 4}, Refusal.SLOT_OUT_OF_RANGE),
+        ({"slot": 0, "round_index": 1, "step": 4}, RefusalCode.SLOT_OUT_OF_RANGE),
         ({"slot": 0, "round_index": 1, "step": 7}, None),
-        ({"slot": 4, "round_index": 1, "step": 4}, Refusal.SLOT_OUT_OF_RANGE),
-        ({"slot": 1, "round_index": 1, "step": 1}, Refusal.MALFORMED),
+        ({"slot": 4, "round_index": 1, "step": 4}, RefusalCode.SLOT_OUT_OF_RANGE),
+        ({"slot": 1, "round_index": 1, "step": 1}, RefusalCode.MALFORMED),
     ],
 )
 def test_a_model_comes_in_the_second_half_of_the_steps_for_the_cluster_of_the_round(changes, code):
@@ -205,7 +205,7 @@ def test_numbers_are_a_gain_a_peer_and_whether_a_gain_is_clear(step, numbers, re
     algorithm = Dfca(manifest(**SEEDS, clusters=3, rounds=9), 0, make_graph("line", 5))
     rejection = algorithm.rejects_pass({}, Pass(1, 1, 0, step, numbers))
     assert (rejection is not None) == refused
-    assert rejection is None or rejection.code is Refusal.MALFORMED
+    assert rejection is None or rejection.code is RefusalCode.MALFORMED
     assert algorithm.rejects_pass({}, Pass(1, 1, 3, 0, numbers)) is None or numbers, "a plain round has no numbers"
 
 

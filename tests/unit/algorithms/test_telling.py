@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.algorithms import registry
 from peer.algorithms.base import Algorithm
 from peer.core import effects as do
 from peer.core import events as ev
-from peer.core.decisions import AlgorithmState, Rejection
+from peer.core.decisions import AlgorithmState
 from peer.core.engine import make_hello
 from peer.core.messages import ModelHeader, Pass
 from tests.simulation.network import Weather
@@ -48,7 +48,7 @@ class Gossip(Algorithm):
         if not message.step:
             return super().rejects_pass(state, message)
         wrong = message.scalars and (len(message.scalars) != 2 or not 0 <= message.scalars[0] <= 100)
-        return Rejection(Refusal.MALFORMED, "two numbers are allowed") if wrong else None
+        return Refusal(RefusalCode.MALFORMED, "two numbers are allowed") if wrong else None
 
     def begin(self, workspace):
         return replace(super().begin(workspace), number=float(self.peer_id))
@@ -148,10 +148,10 @@ def test_gossip_agrees_on_the_mean_and_a_kill_changes_no_bit(seed):
     [
         (1, (3.0, 1.0), None),
         (1, (), None),
-        (1, (3.0,), Refusal.MALFORMED),
-        (1, (101.0, 1.0), Refusal.MALFORMED),
-        (0, (3.0, 1.0), Refusal.MALFORMED),
-        (1 + STEPS, (3.0, 1.0), Refusal.ROUND_OUT_OF_RANGE),
+        (1, (3.0,), RefusalCode.MALFORMED),
+        (1, (101.0, 1.0), RefusalCode.MALFORMED),
+        (0, (3.0, 1.0), RefusalCode.MALFORMED),
+        (1 + STEPS, (3.0, 1.0), RefusalCode.ROUND_OUT_OF_RANGE),
     ],
 )
 def test_numbers_are_checked(step, scalars, code):

@@ -3,7 +3,7 @@
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.algorithms.dfca import Dfca
 from peer.core import effects as do
 from peer.core.buffers import GIVEN_UP, PAUSE, Buffers
@@ -112,7 +112,7 @@ def test_slow_transfers_that_hold_all_buffers_give_one_up_to_a_waiting_neighbor(
     driven.now = due
     driven.buffers.give_up_slow(driven.now)
     (answer,) = [effect for effect in driven.run.effects if isinstance(effect, do.AnswerArrival)]
-    assert (answer.stream, answer.refusal) == (first, Refusal.TOO_SLOW)
+    assert (answer.stream, answer.refusal) == (first, RefusalCode.TOO_SLOW)
     assert driven.room(3)
     driven.offer(1)
     driven.now += 0.1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.messages import Pass
@@ -171,9 +171,9 @@ def test_leave_ends_a_wait_of_never_alone():
 
 def test_peer_that_refused_all_neighbors_ends_as_one_that_was_refused():
     driven = Driven("lockstep")
-    driven.step(ev.HelloRefused(1, Refusal.FROZEN_MISMATCH, "frozen weights differ: 3, 4"))
+    driven.step(ev.HelloRefused(1, Refusal(RefusalCode.FROZEN_MISMATCH, "frozen weights differ: 3, 4")))
     assert driven.engine.stage is Stage.JOINING
-    effects = driven.step(ev.HelloRefused(2, Refusal.WIRE_VERSION, "wire versions differ: 3, 4"))
+    effects = driven.step(ev.HelloRefused(2, Refusal(RefusalCode.WIRE_VERSION, "wire versions differ: 3, 4")))
     assert of(effects, do.Stop) == [do.Stop("refused")]
     (line,) = [line for line in of(effects, do.Log) if line.level == "error"]
     assert "peer 1: frozen weights differ: 3, 4; peer 2: wire versions differ: 3, 4" in line.message
@@ -181,20 +181,20 @@ def test_peer_that_refused_all_neighbors_ends_as_one_that_was_refused():
 
 def test_refusal_that_a_retry_cures_is_not_noted():
     driven = Driven("lockstep", peers=2)
-    driven.step(ev.HelloRefused(1, Refusal.OLD_INCARNATION, "claims incarnation 1"))
+    driven.step(ev.HelloRefused(1, Refusal(RefusalCode.OLD_INCARNATION, "claims incarnation 1")))
     assert driven.engine.stage is Stage.JOINING and not driven.state.neighbors[1].refusal
 
 
 def test_refusal_is_forgotten_with_the_next_handshake_also_an_incoming_one():
     driven = Driven("lockstep")
-    driven.step(ev.HelloRefused(1, Refusal.WIRE_VERSION, "wire versions differ: 3, 4"))
+    driven.step(ev.HelloRefused(1, Refusal(RefusalCode.WIRE_VERSION, "wire versions differ: 3, 4")))
     driven.hello(1)
     assert not driven.state.neighbors[1].refusal
 
 
 def test_warning_on_rounds_alone_says_why_a_neighbor_does_not_agree():
     driven = Driven("lockstep", peers=2, start={"rule": "deadline", "deadline_s": 5.0})
-    driven.step(ev.HelloRefused(1, Refusal.FROZEN_MISMATCH, "frozen weights differ: 3, 4"))
+    driven.step(ev.HelloRefused(1, Refusal(RefusalCode.FROZEN_MISMATCH, "frozen weights differ: 3, 4")))
     effects = driven.step(ev.Tick(), after=5.0) + driven.work("assign") + driven.work("train") + driven.work("close")
     assert [line.message for line in of(effects, do.Log) if "without any" in line.message] == [
         "round 0 was without any neighbor: training alone (peer 1 frozen weights differ: 3, 4)"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from peer.core.deltas import DeltaReceiver, DeltaSender, Published, name_of
 from peer.core.encoding import DELTAS, FULL, decode, payload_size
 from peer.core.messages import ModelHeader, Outcome, PushReply
@@ -111,8 +111,8 @@ def test_a_receiver_without_the_base_refuses_and_gets_the_whole_model() -> None:
             receiver.keep(head, other)
         with pytest.raises(RemoteProtocolError, match="send the whole model") as caught:
             receiver.restore(head, payload)
-        assert caught.value.code is Refusal.NO_BASE
-    sender.answered(NEIGHBOR, LIFE, head, PushReply(Outcome.REFUSED, Refusal.NO_BASE))
+        assert caught.value.refusal.code is RefusalCode.NO_BASE
+    sender.answered(NEIGHBOR, LIFE, head, PushReply(Outcome.REFUSED, RefusalCode.NO_BASE))
     assert sent(sender, "delta_int8", 1, second)[0].encoding == FULL
 
 

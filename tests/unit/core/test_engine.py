@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal
+from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode
 from coordinator_free_bootstrap.handshake import Compared
 from peer.algorithms.dfca import Dfca, DfcaState
 from peer.core import effects as do
@@ -249,20 +249,20 @@ def test_long_wait_is_logged_with_its_cause_at_doubling_times():
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"round_index": -1}, Refusal.ROUND_OUT_OF_RANGE),
-        ({"round_index": 5}, Refusal.ROUND_OUT_OF_RANGE),
-        ({"round_index": 3}, Refusal.ROUND_TOO_FAR_AHEAD),
-        ({"step": 1}, Refusal.ROUND_OUT_OF_RANGE),
-        ({"slot": 1}, Refusal.SLOT_OUT_OF_RANGE),
-        ({"slot": -1}, Refusal.SLOT_OUT_OF_RANGE),
-        ({"index": 1}, Refusal.MALFORMED),
-        ({"total": 2}, Refusal.MALFORMED),
-        ({"total": 0}, Refusal.MALFORMED),
-        ({"mass": 0.0}, Refusal.WEIGHT_OUT_OF_RANGE),
-        ({"mass": float("nan")}, Refusal.WEIGHT_OUT_OF_RANGE),
-        ({"mass": 1.1e6}, Refusal.WEIGHT_OUT_OF_RANGE),
-        ({"sample_count": 0}, Refusal.WEIGHT_OUT_OF_RANGE),
-        ({"sample_count": 10**7}, Refusal.WEIGHT_OUT_OF_RANGE),
+        ({"round_index": -1}, RefusalCode.ROUND_OUT_OF_RANGE),
+        ({"round_index": 5}, RefusalCode.ROUND_OUT_OF_RANGE),
+        ({"round_index": 3}, RefusalCode.ROUND_TOO_FAR_AHEAD),
+        ({"step": 1}, RefusalCode.ROUND_OUT_OF_RANGE),
+        ({"slot": 1}, RefusalCode.SLOT_OUT_OF_RANGE),
+        ({"slot": -1}, RefusalCode.SLOT_OUT_OF_RANGE),
+        ({"index": 1}, RefusalCode.MALFORMED),
+        ({"total": 2}, RefusalCode.MALFORMED),
+        ({"total": 0}, RefusalCode.MALFORMED),
+        ({"mass": 0.0}, RefusalCode.WEIGHT_OUT_OF_RANGE),
+        ({"mass": float("nan")}, RefusalCode.WEIGHT_OUT_OF_RANGE),
+        ({"mass": 1.1e6}, RefusalCode.WEIGHT_OUT_OF_RANGE),
+        ({"sample_count": 0}, RefusalCode.WEIGHT_OUT_OF_RANGE),
+        ({"sample_count": 10**7}, RefusalCode.WEIGHT_OUT_OF_RANGE),
     ],
 )
 def test_impossible_header_is_refused_and_changes_nothing(changes, code):
@@ -285,7 +285,12 @@ def test_models_up_to_rounds_ahead_are_held_and_later_ones_refused(limits):
 
 @pytest.mark.parametrize(
     ("sender", "incarnation", "code"),
-    [(9, 1, Refusal.NOT_A_NEIGHBOR), (1, 4, Refusal.OLD_INCARNATION), (1, 6, Refusal.NO_HANDSHAKE), (1, 5, None)],
+    [
+        (9, 1, RefusalCode.NOT_A_NEIGHBOR),
+        (1, 4, RefusalCode.OLD_INCARNATION),
+        (1, 6, RefusalCode.NO_HANDSHAKE),
+        (1, 5, None),
+    ],
 )
 def test_messages_are_accepted_only_from_the_connected_incarnation(sender, incarnation, code):
     driven = Driven()
@@ -441,13 +446,13 @@ def test_unreachable_neighbor_is_logged_after_4_8_16_and_32_failures():
 @pytest.mark.parametrize(
     ("refusal", "says_hello", "retries"),
     [
-        (Refusal.NO_HANDSHAKE, True, True),
-        (Refusal.OLD_INCARNATION, True, True),
-        (Refusal.TOO_MANY_STREAMS, False, True),
-        (Refusal.RATE_LIMITED, False, True),
-        (Refusal.DIGEST_MISMATCH, False, True),
-        (Refusal.NON_FINITE, False, False),
-        (Refusal.NORM_BOUND, False, False),
+        (RefusalCode.NO_HANDSHAKE, True, True),
+        (RefusalCode.OLD_INCARNATION, True, True),
+        (RefusalCode.TOO_MANY_STREAMS, False, True),
+        (RefusalCode.RATE_LIMITED, False, True),
+        (RefusalCode.DIGEST_MISMATCH, False, True),
+        (RefusalCode.NON_FINITE, False, False),
+        (RefusalCode.NORM_BOUND, False, False),
     ],
 )
 def test_refusal_leads_to_a_hello_or_a_retry_or_neither(refusal, says_hello, retries):
@@ -465,7 +470,7 @@ def test_hellos_are_rate_limited_to_a_neighbor_that_refuses_everything_else():
     driven.work("train")
     hellos = 0
     for _ in range(1000):
-        effects = driven.step(ev.SendAnswered(1, Outcome.REFUSED, Refusal.NO_HANDSHAKE), after=0.01)
+        effects = driven.step(ev.SendAnswered(1, Outcome.REFUSED, RefusalCode.NO_HANDSHAKE), after=0.01)
         if do.SendHello(1) in effects:
             hellos += 1
             driven.hello(1)
@@ -565,9 +570,9 @@ def test_neighbor_that_delivers_an_older_round_than_it_claims_moves_nothing():
 @pytest.mark.parametrize("rule", ["all", "quorum"])
 def test_peer_that_all_neighbors_refuse_ends(rule):
     driven = Driven(start={"rule": rule, "deadline_s": 50.0})
-    driven.step(ev.HandshakeFailed(1, Refusal.MANIFEST_MISMATCH, "run.rounds: 3 here, 4 there"))
+    driven.step(ev.HandshakeFailed(1, RefusalCode.MANIFEST_MISMATCH, "run.rounds: 3 here, 4 there"))
     assert driven.engine.stage is Stage.JOINING
-    effects = driven.step(ev.HandshakeFailed(2, Refusal.MANIFEST_MISMATCH, "run.rounds: 3 here, 5 there"))
+    effects = driven.step(ev.HandshakeFailed(2, RefusalCode.MANIFEST_MISMATCH, "run.rounds: 3 here, 5 there"))
     assert of(effects, do.Stop) == [do.Stop("refused")]
     (line,) = [line for line in of(effects, do.Log) if line.message.startswith("refused by all neighbors")]
     assert "peer 1: run.rounds: 3 here, 4 there; peer 2: run.rounds: 3 here, 5 there" in line.message
@@ -576,7 +581,7 @@ def test_peer_that_all_neighbors_refuse_ends(rule):
 def test_peer_that_may_train_alone_goes_on_where_all_neighbors_refuse_it():
     driven = Driven(start={"rule": "deadline", "deadline_s": 5.0})
     for n in (1, 2):
-        driven.step(ev.HandshakeFailed(n, Refusal.GRAPH_MISMATCH, "other graph"))
+        driven.step(ev.HandshakeFailed(n, RefusalCode.GRAPH_MISMATCH, "other graph"))
     driven.step(ev.Tick(), after=5.0)
     assert driven.engine.stage is Stage.ASSIGNING
 
@@ -650,7 +655,7 @@ def test_weight_that_would_overflow_or_vanish_is_refused(mass):
     driven = Driven(options={"warmup_rounds": 1})
     driven.begin()
     (reply,) = of(driven.offer(1, mass=mass, scalars=(0.5,), total=1), do.AnswerArrival)
-    assert reply.refusal is Refusal.WEIGHT_OUT_OF_RANGE
+    assert reply.refusal is RefusalCode.WEIGHT_OUT_OF_RANGE
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1.7e308])
@@ -658,7 +663,7 @@ def test_relayed_loss_that_would_become_infinite_is_refused(loss):
     driven = Driven(options={"warmup_rounds": 1})
     driven.begin()
     (reply,) = of(driven.offer(1, scalars=(loss,)), do.AnswerArrival)
-    assert reply.refusal is Refusal.MALFORMED
+    assert reply.refusal is RefusalCode.MALFORMED
 
 
 @pytest.mark.parametrize("during", ["train", "exchange"])
@@ -800,7 +805,7 @@ def test_checkpoint_resumes_with_folded_models_and_incarnations():
     resumed = Engine(State(0, driven.graph, driven.engine.state.algorithm, 8, resume=state))
     assert resumed.state.checkpoint() == state | {"incarnation": 8}
     assert resumed.state.arrivals.is_duplicate(driven.header(1))
-    assert resumed.rejects_sender(1, 0).code is Refusal.OLD_INCARNATION
+    assert resumed.rejects_sender(1, 0).code is RefusalCode.OLD_INCARNATION
 
 
 def test_timer_is_in_the_future_when_nothing_is_due():
@@ -808,7 +813,7 @@ def test_timer_is_in_the_future_when_nothing_is_due():
     driven = Driven()
     driven.begin()
     driven.work("train")
-    driven.step(ev.SendAnswered(1, Outcome.REFUSED, Refusal.NO_HANDSHAKE))
+    driven.step(ev.SendAnswered(1, Outcome.REFUSED, RefusalCode.NO_HANDSHAKE))
     for _ in range(3):
         driven.step(ev.Tick())
     (timer,) = of(driven.step(ev.Tick()), do.SetTimer)
@@ -839,7 +844,7 @@ def test_pass_after_a_selection_says_that_no_more_models_come():
     driven = Driven()
     driven.begin()
     select, later = Select(1, 1, 0, 0), Pass(1, 1, 0, 0)
-    assert driven.engine.rejects_control(select).code is Refusal.MALFORMED, "DFCA makes no selections"
+    assert driven.engine.rejects_control(select).code is RefusalCode.MALFORMED, "DFCA makes no selections"
     driven.work("train")
     driven.step(ev.SelectReceived(select))
     assert driven.engine.rejects_control(later) is None
@@ -852,13 +857,13 @@ def test_refused_complete_model_is_counted_by_code_and_not_waited_for():
     driven.begin()
     driven.work("train")
     driven.offer(1)
-    driven.step(ev.ArrivalLost(1, Refusal.NORM_BOUND))
+    driven.step(ev.ArrivalLost(1, RefusalCode.NORM_BOUND))
     assert driven.engine.waits.waiting_for() == [2] and driven.engine.state.totals["models_rejected"] == 1
     driven.deliver(2)
     driven.answered(1)
     driven.answered(2)
     (record,) = [r for r in of(driven.work("close"), do.Record) if r.kind == "round"]
-    assert record.fields["rejected"] == {Refusal.NORM_BOUND: 1} and record.fields["models_rejected"] == 1
+    assert record.fields["rejected"] == {RefusalCode.NORM_BOUND: 1} and record.fields["models_rejected"] == 1
     assert [row[0] for row in record.fields["folded"]] == [2]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.algorithms.dfca import Dfca
 from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import FedSpdState
@@ -272,7 +272,7 @@ def test_lockstep_refuses_messages_more_than_rounds_ahead(pace, refused_from):
     driven.hello(1, 4)
     refused = {t: r for t in range(12) if (r := driven.engine.rejects_control(Pass(1, 1, t, 0))) is not None}
     assert list(refused) == (list(range(refused_from, 12)) if refused_from else [])
-    assert all(rejection.code is Refusal.ROUND_TOO_FAR_AHEAD for rejection in refused.values())
+    assert all(rejection.code is RefusalCode.ROUND_TOO_FAR_AHEAD for rejection in refused.values())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from coordinator_free_bootstrap.meaning import Meaning
 from peer.core import events as ev
 from peer.core.messages import Hello
@@ -34,9 +34,9 @@ def lines(world: RecordingWorld) -> list[str]:
 def test_other_classes_are_refused_counted_and_logged_with_both_values() -> None:
     host, world = host_with("1", "2")
     reply = host.answer_hello(hello_with(host, 1, "2", "3"))
-    assert reply.refusal is Refusal.MEANING_MISMATCH
+    assert reply.refusal is RefusalCode.MEANING_MISMATCH
     assert "peer 0 has [1, 2], peer 1 has [2, 3]" in reply.reason
-    assert host.state.refusals == {Refusal.MEANING_MISMATCH: 1}
+    assert host.state.refusals == {RefusalCode.MEANING_MISMATCH: 1}
     assert not host.state.neighbors[1].connected
     assert any("refused peer 1: meaning_mismatch: classes differ" in line for line in lines(world))
 
@@ -66,7 +66,7 @@ def test_classes_of_another_run_are_not_learned() -> None:
     host, _ = host_with("1", "2")
     before = host.compared.meaning
     assert host.answer_hello(replace(hello_with(host, 1, "8", "9"), manifest_digest="x")).refusal
-    assert host.answer_hello(hello_with(host, 7, "8", "9")).refusal is Refusal.NOT_A_NEIGHBOR
+    assert host.answer_hello(hello_with(host, 7, "8", "9")).refusal is RefusalCode.NOT_A_NEIGHBOR
     assert host.compared.meaning == before
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import ConfigError, LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import ConfigError, LocalProtocolError, RefusalCode, RemoteProtocolError
 from peer.algorithms.dfedavg import DFedAvg
 from peer.core import effects as do
 from peer.core import events as ev
@@ -118,8 +118,8 @@ def test_each_refusal_is_counted_once_and_logged_and_recorded_a_few_times_a_minu
     wrong = header_from(host, 1, size_bytes=4)
     for _ in range(LINES_PER_MINUTE_MAX + 4):
         rejection = host.rejects_offer(wrong)
-        assert rejection is not None and rejection.code is Refusal.WRONG_SIZE
-    assert host.state.refusals == {Refusal.WRONG_SIZE: LINES_PER_MINUTE_MAX + 4}
+        assert rejection is not None and rejection.code is RefusalCode.WRONG_SIZE
+    assert host.state.refusals == {RefusalCode.WRONG_SIZE: LINES_PER_MINUTE_MAX + 4}
     logged = [line for (line,) in world.named("log")]
     assert len(logged) == LINES_PER_MINUTE_MAX and logged[0].message.startswith("refused peer 1: wrong_size: ")
     assert [kind for kind, _ in world.named("record")] == ["refused"] * LINES_PER_MINUTE_MAX
@@ -149,18 +149,18 @@ def test_refusal_of_the_engine_is_counted_once() -> None:
     connect(host, 1, 2)
     world.calls.clear()
     host.post(ev.ArrivalOffered(1, header_from(host, 1, slot=9)))
-    assert host.state.refusals == {Refusal.SLOT_OUT_OF_RANGE: 1}
+    assert host.state.refusals == {RefusalCode.SLOT_OUT_OF_RANGE: 1}
     ((stream, reply),) = world.named("answer_arrival")
-    assert (stream, reply.outcome, reply.refusal) == (1, Outcome.REFUSED, Refusal.SLOT_OUT_OF_RANGE)
+    assert (stream, reply.outcome, reply.refusal) == (1, Outcome.REFUSED, RefusalCode.SLOT_OUT_OF_RANGE)
     assert [fields["code"] for kind, fields in world.named("record") if kind == "refused"] == ["slot_out_of_range"]
 
 
 def test_messages_without_a_handshake_are_refused_and_not_counted() -> None:
     host, _ = host_of()
     host.post(ev.Tick())
-    assert host.answer_heartbeat(Heartbeat(1, 1, 0, Phase.RUNNING)) is Refusal.NO_HANDSHAKE
-    assert host.answer_control(Select(1, 1, 0)) is Refusal.NO_HANDSHAKE
-    assert host.answer_pull(PullRequest(1, 1, 0)) is Refusal.NO_HANDSHAKE
+    assert host.answer_heartbeat(Heartbeat(1, 1, 0, Phase.RUNNING)) is RefusalCode.NO_HANDSHAKE
+    assert host.answer_control(Select(1, 1, 0)) is RefusalCode.NO_HANDSHAKE
+    assert host.answer_pull(PullRequest(1, 1, 0)) is RefusalCode.NO_HANDSHAKE
     assert not host.state.refusals
 
 
@@ -176,7 +176,7 @@ def test_stopped_peer_refuses_hellos_offers_and_control_messages() -> None:
     ):
         with pytest.raises(RemoteProtocolError) as caught:
             call()
-        assert caught.value.code is Refusal.SHUTTING_DOWN
+        assert caught.value.refusal.code is RefusalCode.SHUTTING_DOWN
 
 
 # ---- pulls ---------------------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_pull_is_answered_with_the_present_model(encoding: str) -> None:
     host, _ = host_of(encoding=encoding)
     connect(host, 1, 2)
     answer = host.answer_pull(PullRequest(1, 1, 1))
-    assert not isinstance(answer, Refusal)
+    assert not isinstance(answer, RefusalCode)
     header, payload = answer
     assert (header.slot, header.encoding, header.size_bytes) == (1, encoding, host.state.model_bytes)
     model = decode(payload(), host.format.schema, encoding)
@@ -201,14 +201,14 @@ def test_answer_to_a_pull_of_a_private_run_carries_no_sample_count(dp_epsilon: f
     connect(host, 1, 2)
     host.post(host.work(do.Work("assign", 0)))
     answer = host.answer_pull(PullRequest(1, 1, 0))
-    assert not isinstance(answer, Refusal)
+    assert not isinstance(answer, RefusalCode)
     assert answer[0].sample_count == sample_count
 
 
 def test_pull_of_an_unknown_slot_is_refused() -> None:
     host, _ = host_of()
     connect(host, 1, 2)
-    assert host.answer_pull(PullRequest(1, 1, 2)) is Refusal.SLOT_OUT_OF_RANGE
+    assert host.answer_pull(PullRequest(1, 1, 2)) is RefusalCode.SLOT_OUT_OF_RANGE
 
 
 def test_pulled_models_are_used_only_if_all_of_them_pass() -> None:
@@ -218,7 +218,7 @@ def test_pulled_models_are_used_only_if_all_of_them_pass() -> None:
     replies = [(header_from(host, 1, slot=slot), memoryview(model).cast("B")) for slot, model in enumerate((good, bad))]
     with pytest.raises(RemoteProtocolError) as caught:
         host.receiving.pulled(1, replies)
-    assert caught.value.code is Refusal.NON_FINITE and not host.workspace.pulled
+    assert caught.value.refusal.code is RefusalCode.NON_FINITE and not host.workspace.pulled
 
 
 # ---- arrivals ------------------------------------------------------------------------------------------------------------
@@ -264,14 +264,14 @@ def test_buffer_of_a_shared_arrival_is_not_reused() -> None:
     ("values", "screening", "code"),
     [
         ((1.0,), {}, None),
-        ((float("nan"),), {}, Refusal.NON_FINITE),
-        ((float("inf"),), {}, Refusal.NON_FINITE),
-        ((1e6,), {"norm_bound": 2.0}, Refusal.NORM_BOUND),
+        ((float("nan"),), {}, RefusalCode.NON_FINITE),
+        ((float("inf"),), {}, RefusalCode.NON_FINITE),
+        ((1e6,), {"norm_bound": 2.0}, RefusalCode.NORM_BOUND),
         ((0.1,), {"norm_bound": 2.0}, None),
     ],
 )
 def test_complete_arrival_is_screened(
-    values: tuple[float, ...], screening: dict[str, float], code: Refusal | None
+    values: tuple[float, ...], screening: dict[str, float], code: RefusalCode | None
 ) -> None:
     host, _ = host_of(screening=screening)
     connect(host, 1, 2)
@@ -332,9 +332,9 @@ def test_unknown_effect_is_an_error() -> None:
 
 def test_refused_arrival_is_recorded_before_its_reply_is_sent() -> None:
     host, world = host_of()
-    execute([do.AnswerArrival(3, Outcome.REFUSED, Refusal.MALFORMED, "why", 1)], host, world)  # type: ignore[arg-type]
+    execute([do.AnswerArrival(3, Outcome.REFUSED, RefusalCode.MALFORMED, "why", 1)], host, world)  # type: ignore[arg-type]
     assert [name for name, _ in world.calls] == ["log", "record", "answer_arrival"]
-    assert world.named("answer_arrival") == [(3, PushReply(Outcome.REFUSED, Refusal.MALFORMED, "why"))]
+    assert world.named("answer_arrival") == [(3, PushReply(Outcome.REFUSED, RefusalCode.MALFORMED, "why"))]
 
 
 # ---- snapshots and payloads ----------------------------------------------------------------------------------------------

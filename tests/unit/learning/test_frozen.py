@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from coordinator_free_bootstrap import Graph, Manifest, Node
-from coordinator_free_bootstrap.errors import Refusal, StorageError
+from coordinator_free_bootstrap.errors import RefusalCode, StorageError
 from peer.algorithms.learner import TrainingPlan
 from peer.host import build_host
 from peer.learning.frozen import frozen_digest
@@ -114,7 +114,7 @@ def test_peers_with_other_bases_refuse_each_other_and_name_both() -> None:
         host.connect(Mock(now=lambda: 0.0))
     for mine, theirs in ((hosts[0], hosts[1]), (hosts[1], hosts[0])):
         reply = mine.answer_hello(theirs.hello_to(mine.peer_id))
-        assert reply.refusal is Refusal.FROZEN_MISMATCH
+        assert reply.refusal is RefusalCode.FROZEN_MISMATCH
         assert all(host.workspace.learner.frozen_digest in reply.reason for host in hosts)
         assert "give both the same file of the base model" in reply.reason
 

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import generate_latest
 from tools.fake_run import round_fields
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.metric import Metric
 from peer.observe.metrics import PeerMetrics
 
@@ -56,7 +56,7 @@ def test_neighbors_refusals_and_checkpoints():
     metrics.observe_neighbor_states({1: "alive", 2: "alive", 4: "dead"})
     metrics.observe_neighbor_states({1: "alive", 2: "suspect", 4: "dead"})
     assert [value(metrics, "peer_neighbors", state=s) for s in ("alive", "suspect", "dead", "left")] == [1, 1, 1, 0]
-    metrics.observe_refusal(Refusal.NON_FINITE)
+    metrics.observe_refusal(RefusalCode.NON_FINITE)
     assert value(metrics, "peer_refusals_total", code="non_finite") == 1
     assert value(metrics, "peer_refusals_total", code="norm_bound") == 0
     with pytest.raises(ValueError, match="nonsense"):

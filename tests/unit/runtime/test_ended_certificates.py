@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError
 from peer.core import events as ev
 from peer.identity.certificates import make_certificate
 from peer.identity.files import KeyPair
@@ -39,7 +39,7 @@ def tls_of(own_ended, other_ended):
     ],
 )
 @pytest.mark.parametrize(
-    "error", [NeighborUnavailable("closed"), RemoteProtocolError(Refusal.IDENTITY_MISMATCH, "other")]
+    "error", [NeighborUnavailable("closed"), RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, "other")]
 )
 def test_hello_that_fails_names_a_certificate_that_has_ended(own_ended, other_ended, words, error, caplog):
     async def hello(_):

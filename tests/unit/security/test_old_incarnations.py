@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator_free_bootstrap import Compared, check_hello, make_graph
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from peer.algorithms.registry import algorithm_named
 from peer.core import effects as do
@@ -37,18 +37,20 @@ def test_restarted_peer_refuses_earlier_incarnations_of_its_neighbors():
     first = engine_of(0, 1)
     first.step(ev.Tick(), 0.0)
     first.step(ev.HandshakeDone(hello_of(50), answered=False), 1.0)
-    assert first.rejects_sender(1, 49).code is Refusal.OLD_INCARNATION and first.rejects_sender(1, 50) is None
+    assert first.rejects_sender(1, 49).code is RefusalCode.OLD_INCARNATION and first.rejects_sender(1, 50) is None
     second = engine_of(0, 2, resume=first.state.checkpoint())
-    assert second.rejects_sender(1, 49).code is Refusal.OLD_INCARNATION
-    assert second.rejects_sender(1, 50).code is Refusal.NO_HANDSHAKE  # the same incarnation continues after a handshake
+    assert second.rejects_sender(1, 49).code is RefusalCode.OLD_INCARNATION
+    assert (
+        second.rejects_sender(1, 50).code is RefusalCode.NO_HANDSHAKE
+    )  # the same incarnation continues after a handshake
     second.step(ev.Tick(), 0.0)
     before = second.state.checkpoint()
     second.step(ev.HandshakeDone(hello_of(49), answered=False), 1.0)
     assert not second.state.neighbors[1].connected and second.state.checkpoint() == before
     mine = make_hello(second, SAME, 1)
     assert mine.seen_incarnation == 50  # a peer without its disk must take a higher one
-    code, sentence = check_hello(mine, hello_of(49), neighbors=(1, 2), last_incarnation=50)
-    assert code is Refusal.OLD_INCARNATION and "take 51 or higher" in sentence
+    found = check_hello(mine, hello_of(49), neighbors=(1, 2), last_incarnation=50)
+    assert found.code is RefusalCode.OLD_INCARNATION and "take 51 or higher" in found.reason
     second.step(ev.HandshakeDone(hello_of(50), answered=False), 2.0)
     assert second.rejects_sender(1, 50) is None
 
@@ -80,4 +82,4 @@ def test_incarnation_is_accepted_at_its_limits_and_refused_beyond_them(incarnati
     mine = make_hello(engine_of(0, 1), SAME, 1)
     theirs = replace(hello_of(1), incarnation=incarnation)
     found = check_hello(mine, theirs, neighbors=(1, 2))
-    assert (found is None) is fits and (fits or found[0] is Refusal.MALFORMED)
+    assert (found is None) is fits and (fits or found.code is RefusalCode.MALFORMED)

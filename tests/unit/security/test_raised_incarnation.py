@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from coordinator_free_bootstrap.identity import SEEN_MAX
 from peer.core.events import HandshakeFailed, IncarnationRaised
 from peer.core.messages import HelloReply
@@ -30,7 +30,7 @@ def world(tmp_path, monkeypatch):
 def answer(world, seen):
     """Let neighbor 1 refuse a hello, because it knows incarnation ``seen`` of this peer."""
     theirs = replace(world.host.hello_to(1), sender=1, seen_incarnation=seen)
-    world.host.hello_answered(1, HelloReply(theirs, Refusal.OLD_INCARNATION, "old"))
+    world.host.hello_answered(1, HelloReply(theirs, RefusalCode.OLD_INCARNATION, "old"))
 
 
 def test_raised_incarnation_is_written_to_disk_first(world):

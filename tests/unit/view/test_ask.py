@@ -113,7 +113,7 @@ def test_an_answer_that_is_no_status_is_one_sentence(changes, words):
     """Before, such an answer ended `peer status` with KeyError or TypeError."""
     with pytest.raises(RemoteProtocolError) as error:
         read_status(STATUS | changes, 3)
-    text = error.value.sentence
+    text = error.value.refusal.reason
     assert text.startswith("not a valid status: ") and words in text and len(text) < 300 and text.isprintable()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
 from peer.core.encoding import ENCODINGS
 from peer.core.messages import Heartbeat, Outcome, Phase, PushReply, Select
 from peer.wire import convert
@@ -62,7 +62,7 @@ def test_field_is_accepted_at_its_limit_and_refused_beyond_it(
     unpack(kind(**(others | {field: allowed})).SerializeToString())
     with pytest.raises(RemoteProtocolError, match=field) as caught:
         unpack(kind(**(others | {field: refused})).SerializeToString())
-    assert caught.value.code is Refusal.MALFORMED
+    assert caught.value.refusal.code is RefusalCode.MALFORMED
 
 
 @pytest.mark.parametrize(("field", "allowed", "refused"), HEADER_CASES)
@@ -70,14 +70,14 @@ def test_header_field_is_accepted_at_its_limit_and_refused_beyond_it(field: str,
     convert.read_header(peer_pb2.ModelHeader(**(HEADER | {field: allowed})))
     with pytest.raises(RemoteProtocolError, match=field) as caught:
         convert.read_header(peer_pb2.ModelHeader(**(HEADER | {field: refused})))
-    assert caught.value.code is Refusal.MALFORMED
+    assert caught.value.refusal.code is RefusalCode.MALFORMED
 
 
 def test_sketch_with_nan_is_refused() -> None:
     sketch = np.array([1.0, np.nan], "<f4").tobytes()
     with pytest.raises(RemoteProtocolError) as caught:
         convert.unpack_select(peer_pb2.SelectRequest(sketch=sketch).SerializeToString())
-    assert caught.value.code is Refusal.NON_FINITE
+    assert caught.value.refusal.code is RefusalCode.NON_FINITE
 
 
 @pytest.mark.parametrize(

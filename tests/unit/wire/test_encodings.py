@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
 from peer.core.encoding import decode, encode, norm_squared
 from peer.core.schema import Schema, TensorSpec
 
@@ -37,12 +37,12 @@ def test_wrong_shape_or_unknown_encoding_is_a_local_error() -> None:
 def test_unknown_encoding_and_invalid_int8_scale_are_refused() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         decode(bytes(12), SCHEMA, "float8")
-    assert caught.value.code is Refusal.WRONG_ENCODING
+    assert caught.value.refusal.code is RefusalCode.WRONG_ENCODING
     for scale in (-1.0, np.inf, np.nan):
         payload = np.array([1.0, scale], "<f4").tobytes() + bytes(3)
         with pytest.raises(RemoteProtocolError) as caught:
             decode(payload, SCHEMA, "int8")
-        assert caught.value.code is Refusal.MALFORMED
+        assert caught.value.refusal.code is RefusalCode.MALFORMED
 
 
 def test_values_beyond_the_range_of_an_encoding_saturate() -> None:

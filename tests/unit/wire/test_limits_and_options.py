@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from coordinator_free_bootstrap.errors import ConfigError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import ConfigError, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.wire import limits as caller_limits
 from peer.wire.client import RECONNECTS_MAX, NeighborLink
@@ -32,23 +32,23 @@ class Clock:
         return self.now
 
 
-def refused(call: object) -> Refusal | None:
+def refused(call: object) -> RefusalCode | None:
     try:
         call()  # type: ignore[operator]
     except RemoteProtocolError as error:
-        return error.code
+        return error.refusal.code
     return None
 
 
 def test_caller_is_rate_limited_after_its_burst() -> None:
     clock = Clock()
     callers = CallerLimits(Limits(requests_per_second=2.0), clock)
-    assert [refused(lambda: callers.message(1)) for _ in range(11)] == [None] * 10 + [Refusal.RATE_LIMITED]
+    assert [refused(lambda: callers.message(1)) for _ in range(11)] == [None] * 10 + [RefusalCode.RATE_LIMITED]
     assert refused(lambda: callers.message(2)) is None  # another caller has its own
     clock.now = 1.0
-    assert [refused(lambda: callers.message(1)) for _ in range(3)] == [None, None, Refusal.RATE_LIMITED]
+    assert [refused(lambda: callers.message(1)) for _ in range(3)] == [None, None, RefusalCode.RATE_LIMITED]
     clock.now = 1000.0
-    assert [refused(lambda: callers.message(1)) for _ in range(11)] == [None] * 10 + [Refusal.RATE_LIMITED]
+    assert [refused(lambda: callers.message(1)) for _ in range(11)] == [None] * 10 + [RefusalCode.RATE_LIMITED]
 
 
 def test_open_streams_are_limited_and_closed_ones_are_not_counted() -> None:
@@ -56,7 +56,7 @@ def test_open_streams_are_limited_and_closed_ones_are_not_counted() -> None:
     with callers.stream(1), callers.stream(1):
         with pytest.raises(RemoteProtocolError, match="streams_per_neighbor") as caught, callers.stream(1):
             pass
-        assert caught.value.code is Refusal.TOO_MANY_STREAMS
+        assert caught.value.refusal.code is RefusalCode.TOO_MANY_STREAMS
         with callers.stream(2):
             pass
     with callers.stream(1), callers.stream(1):
@@ -70,7 +70,7 @@ def test_requests_and_refused_streams_are_counted_separately(hold: str, allowed:
         for key in ("one", "other"):
             for _ in range(allowed):
                 open_now.enter_context(getattr(callers, hold)(key))
-        assert refused(lambda: getattr(callers, hold)("one").__enter__()) is Refusal.TOO_MANY_STREAMS
+        assert refused(lambda: getattr(callers, hold)("one").__enter__()) is RefusalCode.TOO_MANY_STREAMS
         with callers.stream("one"), callers.stream("one"):
             pass
     with getattr(callers, hold)("one"):
@@ -82,7 +82,7 @@ def test_callers_with_open_streams_are_kept_when_others_are_dropped() -> None:
     with callers.stream("held"):
         for number in range(caller_limits.CALLERS_MAX + 1):
             callers.message(f"passing {number}")
-        assert refused(lambda: callers.stream("held").__enter__()) is Refusal.TOO_MANY_STREAMS
+        assert refused(lambda: callers.stream("held").__enter__()) is RefusalCode.TOO_MANY_STREAMS
 
 
 @pytest.mark.parametrize(("suspicion_s", "ping_s"), [(1.0, 1), (9.0, 3), (60.0, 20), (600.0, 20)])

@@ -12,7 +12,7 @@ import pytest
 from tools.virtual_clock import seconds_of
 
 from coordinator_free_bootstrap import Graph, Manifest, Node, Relay
-from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.rates import TLS_RECORD_BYTES, problems
 from peer.wire.frames import chunk_frame, data_of
 from peer.wire.offering import Offering
@@ -113,7 +113,7 @@ def test_one_pair_leaves_a_connection_of_the_relay_to_each_other_pair() -> None:
         assert [each.done() for each in greedy] == [False, False, True], "a spare connection is for whoever asks first"
         with pytest.raises(RemoteProtocolError, match="3 kept for other pairs; allowed: 5") as caught:
             greedy[2].result()
-        assert caught.value.code is Refusal.TOO_MANY_STREAMS
+        assert caught.value.refusal.code is RefusalCode.TOO_MANY_STREAMS
         others = [await relaying(board, *pair) for pair in pairs[1:]]
         assert not any(each.done() for each in others)
         greedy[0].cancel()

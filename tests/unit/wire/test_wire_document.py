@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Manifest
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.manifest import Limits
 from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX, Meaning
@@ -45,7 +45,7 @@ def power(value: int) -> str:
 
 def test_refusal_table_has_every_code_once() -> None:
     codes = [code for first, _cause in rows("code") for code in CODE.findall(first)]
-    assert sorted(codes) == sorted(Refusal)
+    assert sorted(codes) == sorted(RefusalCode)
     assert all(cause for _code, cause in rows("code"))
 
 
@@ -135,7 +135,7 @@ def test_limit_table_has_every_limit_of_the_manifest() -> None:
 
 def test_codes_beyond_a_limit_are_refusals() -> None:
     for first, _value, beyond in rows("limit"):
-        assert beyond == "waits" or set(CODE.findall(beyond)) <= set(Refusal), first
+        assert beyond == "waits" or set(CODE.findall(beyond)) <= set(RefusalCode), first
 
 
 def test_metadata_keys_are_those_of_the_code() -> None:
@@ -149,6 +149,6 @@ def test_manifest_keys_exist() -> None:
 
 
 def test_every_refusal_has_a_cause_in_words_of_its_own():
-    causes = [code.cause for code in Refusal]
-    assert all(cause and cause != code for code, cause in zip(Refusal, causes, strict=True))
+    causes = [code.cause for code in RefusalCode]
+    assert all(cause and cause != code for code, cause in zip(RefusalCode, causes, strict=True))
     assert len(set(causes)) == len(causes)

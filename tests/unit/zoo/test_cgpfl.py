@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.errors import ConfigError, RefusalCode
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.core.messages import Pass, PullRequest
 from peer.lab.algorithm_server import run_algorithm_server
@@ -201,7 +201,7 @@ def test_one_model_goes_to_each_neighbor_and_theta_to_none():
     host = peers[1]._peer.host
     host.closed = False
     incarnation = host.state.neighbors[0].incarnation
-    assert host.answer_pull(PullRequest(0, incarnation, host.algorithm.personal)) is Refusal.SLOT_OUT_OF_RANGE
+    assert host.answer_pull(PullRequest(0, incarnation, host.algorithm.personal)) is RefusalCode.SLOT_OUT_OF_RANGE
     assert host.answer_pull(PullRequest(0, incarnation, host.algorithm.own))[0].slot == host.algorithm.own
 
 
@@ -209,16 +209,16 @@ def test_one_model_goes_to_each_neighbor_and_theta_to_none():
     ("round_index", "slot", "scalars", "code"),
     [
         (0, 2, (), None),
-        (0, 2, (0.0, 2.0), Refusal.WEIGHT_OUT_OF_RANGE),
-        (0, 0, (), Refusal.SLOT_OUT_OF_RANGE),
+        (0, 2, (0.0, 2.0), RefusalCode.WEIGHT_OUT_OF_RANGE),
+        (0, 0, (), RefusalCode.SLOT_OUT_OF_RANGE),
         (1, 2, (1.0, 2.0), None),
-        (1, 1, (1.0, 2.0), Refusal.SLOT_OUT_OF_RANGE),
-        (1, 2, (), Refusal.WEIGHT_OUT_OF_RANGE),
-        (1, 2, (2.0, 2.0), Refusal.WEIGHT_OUT_OF_RANGE),
-        (1, 2, (0.5, 2.0), Refusal.WEIGHT_OUT_OF_RANGE),
-        (1, 2, (-1.0, 2.0), Refusal.WEIGHT_OUT_OF_RANGE),
-        (1, 2, (0.0, 1.0), Refusal.WEIGHT_OUT_OF_RANGE),
-        (1, 2, (0.0, 2.0, 0.0), Refusal.WEIGHT_OUT_OF_RANGE),
+        (1, 1, (1.0, 2.0), RefusalCode.SLOT_OUT_OF_RANGE),
+        (1, 2, (), RefusalCode.WEIGHT_OUT_OF_RANGE),
+        (1, 2, (2.0, 2.0), RefusalCode.WEIGHT_OUT_OF_RANGE),
+        (1, 2, (0.5, 2.0), RefusalCode.WEIGHT_OUT_OF_RANGE),
+        (1, 2, (-1.0, 2.0), RefusalCode.WEIGHT_OUT_OF_RANGE),
+        (1, 2, (0.0, 1.0), RefusalCode.WEIGHT_OUT_OF_RANGE),
+        (1, 2, (0.0, 2.0, 0.0), RefusalCode.WEIGHT_OUT_OF_RANGE),
     ],
 )
 def test_wrong_headers_are_refused(round_index, slot, scalars, code):
@@ -235,21 +235,21 @@ GOOD = (1.0, 1.0, 2.0, *([0.5] * 2 * Q))
     ("step", "numbers", "code"),
     [
         (0, (), None),
-        (0, (1.0,), Refusal.MALFORMED),
+        (0, (1.0,), RefusalCode.MALFORMED),
         (1, (), None),
         (1, (0.5, 0.2, 1.0, 1.0), None),
-        (1, (0.5, 0.2, 1.0), Refusal.MALFORMED),
-        (1, (1.5, 0.2, 1.0, 1.0), Refusal.MALFORMED),
-        (1, (0.5, 0.2, 0.4, 1.0), Refusal.MALFORMED),
-        (1, (-0.5, 0.2, 1.0, 1.0), Refusal.MALFORMED),
+        (1, (0.5, 0.2, 1.0), RefusalCode.MALFORMED),
+        (1, (1.5, 0.2, 1.0, 1.0), RefusalCode.MALFORMED),
+        (1, (0.5, 0.2, 0.4, 1.0), RefusalCode.MALFORMED),
+        (1, (-0.5, 0.2, 1.0, 1.0), RefusalCode.MALFORMED),
         (7, GOOD, None),
-        (7, (9.0, *GOOD[1:]), Refusal.MALFORMED),
-        (7, (1.0, 4.0, *GOOD[2:]), Refusal.MALFORMED),
-        (7, (1.0, 0.5, *GOOD[2:]), Refusal.MALFORMED),
-        (7, (1.0,), Refusal.MALFORMED),
-        (7, (1.0, 1.0, 3.0, *([0.5] * 3 * Q)), Refusal.WRONG_SIZE),
-        (7, (1.0, 1.0, 1.5, *([0.5] * 2 * Q)), Refusal.WRONG_SIZE),
-        (7, GOOD[:-1], Refusal.WRONG_SIZE),
+        (7, (9.0, *GOOD[1:]), RefusalCode.MALFORMED),
+        (7, (1.0, 4.0, *GOOD[2:]), RefusalCode.MALFORMED),
+        (7, (1.0, 0.5, *GOOD[2:]), RefusalCode.MALFORMED),
+        (7, (1.0,), RefusalCode.MALFORMED),
+        (7, (1.0, 1.0, 3.0, *([0.5] * 3 * Q)), RefusalCode.WRONG_SIZE),
+        (7, (1.0, 1.0, 1.5, *([0.5] * 2 * Q)), RefusalCode.WRONG_SIZE),
+        (7, GOOD[:-1], RefusalCode.WRONG_SIZE),
     ],
 )
 def test_wrong_numbers_are_refused(step, numbers, code):

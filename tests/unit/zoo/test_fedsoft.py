@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.algorithms.learner import TrainingPlan
 from peer.core.effects import Target
 from peer.lab.algorithm_server import AlgorithmServerOptions, FedSoftServer, run_algorithm_server
@@ -174,15 +174,15 @@ def test_weights_of_a_center_add_up_to_one_by_targets():
     [
         ("weighted", 2, (0.25, 0.75), None),
         ("weighted", 2, (1.0, 1e-4), None),
-        ("weighted", 0, (0.25, 0.75), Refusal.SLOT_OUT_OF_RANGE),
-        ("weighted", 2, (), Refusal.WEIGHT_OUT_OF_RANGE),
-        ("weighted", 2, (0.25, 0.76), Refusal.WEIGHT_OUT_OF_RANGE),
-        ("weighted", 2, (1.0, 0.0), Refusal.WEIGHT_OUT_OF_RANGE),
-        ("weighted", 2, (1.5, -0.5), Refusal.WEIGHT_OUT_OF_RANGE),
-        ("weighted", 2, (0.5, 0.25, 0.25), Refusal.WEIGHT_OUT_OF_RANGE),
+        ("weighted", 0, (0.25, 0.75), RefusalCode.SLOT_OUT_OF_RANGE),
+        ("weighted", 2, (), RefusalCode.WEIGHT_OUT_OF_RANGE),
+        ("weighted", 2, (0.25, 0.76), RefusalCode.WEIGHT_OUT_OF_RANGE),
+        ("weighted", 2, (1.0, 0.0), RefusalCode.WEIGHT_OUT_OF_RANGE),
+        ("weighted", 2, (1.5, -0.5), RefusalCode.WEIGHT_OUT_OF_RANGE),
+        ("weighted", 2, (0.5, 0.25, 0.25), RefusalCode.WEIGHT_OUT_OF_RANGE),
         ("select", 2, (1.0, 0.0), None),
-        ("select", 2, (0.0, 0.0), Refusal.WEIGHT_OUT_OF_RANGE),
-        ("select", 2, (0.5, 1.0), Refusal.WEIGHT_OUT_OF_RANGE),
+        ("select", 2, (0.0, 0.0), RefusalCode.WEIGHT_OUT_OF_RANGE),
+        ("select", 2, (0.5, 1.0), RefusalCode.WEIGHT_OUT_OF_RANGE),
     ],
 )
 def test_headers_are_checked(variant, slot, scalars, code):

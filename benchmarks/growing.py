@@ -54,7 +54,7 @@ def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
     """
     x, y = np.asarray(xs, float), np.asarray(ys, float)
     if len(x) != len(y):
-        raise ValueError(f"points: found {len(x)} xs and {len(y)} ys; allowed: as many of each")
+        raise ValueError(f"points: expected as many of each, got {len(x)} xs and {len(y)} ys")
     spread = x - x.mean() if len(x) else x
     return float(spread @ y / (spread @ spread)) if spread.any() else 0.0
 
@@ -62,5 +62,5 @@ def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
 def growth_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """Return the slope of log cost over log size: 0 is flat, 1 is proportional. Costs must be positive."""
     if not all(value > 0 for value in (*sizes, *costs)):
-        raise ValueError(f"sizes and costs: found {[*sizes, *costs]}; allowed: numbers above 0")
+        raise ValueError(f"sizes and costs: expected numbers above 0, got {[*sizes, *costs]}")
     return slope([float(v) for v in np.log(sizes)], [float(v) for v in np.log(costs)])

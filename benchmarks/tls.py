@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("--handshakes", type=int, default=1000, help="of each kind; 0: none")
     given = parser.parse_args()
     if given.runs and given.rounds < 2:
-        parser.error(f"--rounds: found {given.rounds}; allowed: 2 or more, as the first round is not counted")
+        parser.error(f"--rounds: expected 2 or more, as the first round is not counted, got {given.rounds}")
     rows = [row for size in given.size for row in throughput(round(size * MEGABYTE) // 4 * 4, given.repeats)]
     if given.runs:
         rows += round_overhead(given.rounds, given.runs)

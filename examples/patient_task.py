@@ -74,7 +74,7 @@ def encoded(rows: list[dict[str, str]], if_missing: Sequence[float]) -> np.ndarr
     columns = [*np.where(missing, if_missing, found).T, *missing.T.astype(float)]
     for name, values in CATEGORIES.items():
         if unknown := {row[name] for row in rows} - {"", *values}:
-            raise ValueError(f"column {name}: found {sorted(unknown)}; allowed: {', '.join(values)}, or nothing")
+            raise ValueError(f"column {name}: expected {', '.join(values)}, or nothing, got {sorted(unknown)}")
         columns += [np.array([row[name] == value for row in rows], float) for value in values]
     return np.stack(columns, axis=1)
 

@@ -120,7 +120,7 @@ def moved(old: Vector, mean: Vector, share: float) -> Vector:
 
 
 class FedSoftServer(AlgorithmServer[FedSoft, FedSoftState]):
-    """FedSoft (arXiv 2112.06053), Algorithm 1: with ``selected``, each center is the mean of so many clients, drawn by v_s.
+    """FedSoft (arXiv 2112.06053), Algorithm 1: with ``selected``, each center is the mean of that many clients, drawn by v_s.
 
     Without it, all clients train, and c_s = sum_k v_sk w_k with v_sk = u_sk n_k / sum_k' u_sk' n_k'. Never both: weighted drawing
     and weighted averaging would count the importance twice.

@@ -77,7 +77,7 @@ def _total(total: Total, regrets: list[float], metric: Metric) -> list[str]:
 
 
 def _regrets(grid: Grid, case: str, table: ResultTable) -> list[float]:
-    """Return how far a case is from the best case of each setting; nothing for one that was not run in all of them."""
+    """Return how far a case is from the best case of each setting; nothing for a case that was not run in all of them."""
     best: dict[str, float] = {}
     better = max if table.metric.higher_is_better else min
     for cells in grid.values():

@@ -73,7 +73,7 @@ class SavedPeers:
         return incarnation, saved
 
     def save(self, peer: SimulatedPeer, learner: TorchLearner) -> None:
-        """Write a peer's last checkpoint; one that it has resumed from stays where it has no newer one.
+        """Write a peer's last checkpoint; the one it resumed from stays if there is none newer.
 
         Raises:
             StorageError: it cannot be written.

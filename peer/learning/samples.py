@@ -68,7 +68,7 @@ class Samples:
         return self._single and not self.stored
 
     def check_labels(self, outputs: int) -> None:
-        """Check that a classifier with so many outputs has one for each label in memory.
+        """Check that a classifier has an output for each label in memory.
 
         Raises:
             ShardError: a label is out of range.

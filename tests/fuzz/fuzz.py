@@ -27,7 +27,7 @@ def main() -> None:
     with atheris.instrument_imports(include=["coordinator_free_bootstrap", "peer"]):
         from targets import TARGETS
     if arguments.target not in TARGETS:
-        sys.exit(f"fuzz: found target {arguments.target}; allowed: {', '.join(TARGETS)}")
+        sys.exit(f"fuzz: expected one of {', '.join(TARGETS)}, got target {arguments.target}")
     work = arguments.work / arguments.target
     work.mkdir(parents=True, exist_ok=True)
     atheris.Setup(

@@ -197,7 +197,7 @@ class Testbed:
 
     @named_in_python()
     def wait_round(self, rounds: int) -> dict[int, PeerState]:
-        """Wait until every peer that runs has completed so many rounds, and return the state of each; Ctrl-C ends the wait.
+        """Wait until every running peer has completed ``rounds`` rounds, and return the state of each; Ctrl-C ends the wait.
 
         Raises:
             UsageError: the run has fewer rounds.

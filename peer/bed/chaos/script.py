@@ -4,7 +4,7 @@
     at_s = 5            # seconds after the start, or at_round = 10: when the first peer has completed 10 rounds
     do = "kill"         # a fault of peer.bed.chaos.faults
     peers = [3]
-    for_s = 4           # undo it after so many seconds
+    for_s = 4           # seconds after which it is undone
     disk = "lose"       # the restarted peer has lost its state directory
 
 A testbed does not start the peers that a ``join`` names; the join does.

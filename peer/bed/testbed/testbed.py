@@ -102,7 +102,7 @@ class Supervisor:
         _ = self.graph.digest, self.graph.degrees, self.graph.diameter_bound
 
     def start(self, peer_ids: Iterable[int] | None = None) -> None:
-        """Fork the named peers; None: all. They begin when all are forked: one that waits costs no processor time.
+        """Fork the named peers; None: all. They begin when all are forked: a waiting peer costs no processor time.
 
         Otherwise the first of many peers would call neighbors that do not exist yet, and the forks would wait behind these calls.
 

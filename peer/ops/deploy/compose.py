@@ -16,7 +16,7 @@ from peer.ops.deploy.task_file import WORKDIR, user_files
 from peer.ops.deploy.text import fill, verbatim, write
 
 ADDRESS = "peer-{id}:7400"
-PEERS_MAX = 256  # deploy/Dockerfile makes a folder for the volumes of so many peers
+PEERS_MAX = 256  # deploy/Dockerfile makes the folders for the volumes of this many peers
 MONITORING = ("prometheus.yml", "alerts.yml", "datasource.yml", "dashboards.yml", "dashboard.json")
 
 

@@ -200,7 +200,7 @@ class PeerState:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of a process that has ended, -n if signal n ended it; None if it runs or nobody saw its end."""
+        """The exit code of a process that has ended, -n if signal n ended it; None if it runs or its end was not observed."""
         status = self.status
         if status == "running":
             return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from peer.view.state.view import View
 
 WATCH_S = 2.0
-GONE_S = 60.0  # without any answer after there were some: nobody is left to say how the last peers ended
+GONE_S = 60.0  # without any answer after the first: no peer is left to report how the last ones ended
 
 
 def status(

@@ -27,7 +27,7 @@ from peer.zoo.algorithms.cluster_count import wrong_curve
 from peer.zoo.algorithms.local_rounds import LocalRoundsOptions, check_local_rounds
 
 NUMBERS_MAX = 4096  # in one pass, as the wire allows
-GOSSIP_STEPS_PER_EDGE = 3  # so many gossip steps for each edge of the diameter
+GOSSIP_STEPS_PER_EDGE = 3  # gossip steps for each edge of the graph's diameter
 Kind = Literal["models", "costs", "align"]
 
 

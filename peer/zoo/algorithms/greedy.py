@@ -87,7 +87,7 @@ class GreedyChoice:
         return self._budget is not None and 1 + len(self.chosen) >= self._budget
 
     def expect(self, peer: int, model: Vector, weight: float) -> None:
-        """Count a candidate in Y; one that is not expected is not considered."""
+        """Count a candidate in Y; an unexpected candidate is ignored."""
         if peer not in self._expected:
             self._expected.add(peer)
             self._y.add(model, weight)

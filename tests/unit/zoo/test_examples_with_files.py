@@ -76,7 +76,7 @@ def test_an_unknown_category_is_named(examples, tmp_path):
     table.write_text(text.replace("surgery", "dental", 1))
     checked = CliRunner().invoke(app, ["task", "check", f"{examples / 'patient_task.py'}:task"])
     table.write_text(text)
-    assert "column ward: found ['dental']; allowed: general, heart, surgery, or nothing" in str(checked.exception)
+    assert "column ward: expected general, heart, surgery, or nothing, got ['dental']" in str(checked.exception)
 
 
 def test_the_files_are_small_and_equal_every_time(examples):

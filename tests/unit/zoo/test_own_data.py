@@ -163,7 +163,7 @@ def test_what_cannot_be_right_is_refused(given, message):
 def test_wrong_options_are_refused():
     with pytest.raises(TaskError, match=r"expected one of the options kind, .*, got missing"):
         peer.Data(X, Y, missing="drop")
-    with pytest.raises(TaskError, match="kind: found 'classes'"):
+    with pytest.raises(TaskError, match="kind: expected classification or regression, got 'classes'"):
         peer.Data(X, Y, kind="classes")
     with pytest.raises(TaskError, match=r"run\.split: found 'dirichle'"):
         peer.Data(X, Y).dealt(Manifest(split="dirichle"), 4)

@@ -209,8 +209,8 @@ class Contacts:
         if neighbor.outbox.in_flight is not None:
             self._state.emit(do.CancelSend(neighbor.id))
             neighbor.outbox.failed(NOW)
-        for stream in self._state.arrivals.unread_of(neighbor.id):
-            self._state.refuse(stream, neighbor.id, Refusal.NO_HANDSHAKE, "marked dead, or of an older incarnation")
+        for arrival in self._state.arrivals.unread_of(neighbor.id):
+            self._state.refuse(arrival, Refusal.NO_HANDSHAKE, "marked dead, or of an older incarnation")
 
     def check(self, now: float) -> None:
         """Judge silences; send the hellos and heartbeats that are due."""

@@ -132,8 +132,8 @@ class Lockstep:
         self._patience.step_closes(counted_on)
         delivered = {n for n in counted_on if not neighbors[n].is_straggler}
         missing = sorted(set(state.plan.senders) - delivered) if state.plan.steps else []
-        headers = {**state.arrivals.reading, **state.arrivals.complete}
-        unused = [stream for stream, h in headers.items() if (h.round_index, h.step) <= current]
+        unread = [*state.arrivals.reading.values(), *state.arrivals.complete.values()]
+        unused = [each for each in unread if (each.header.round_index, each.header.step) <= current]
         return ClosedStep(present, missing, unused, company)
 
     def close_round(self, now: float) -> None:

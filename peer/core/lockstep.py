@@ -12,9 +12,8 @@ from peer.core.messages import ModelHeader, Select
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import RoundStep
 from peer.core.pace import ClosedStep, Numbers, is_near, note_delivery, reachable_and_near
-from peer.core.partition import Partition
+from peer.core.partition import Partition, RoundRate
 from peer.core.patience import FULL, Patience
-from peer.core.round_rate import RoundRate
 from peer.core.stages import Stage
 from peer.core.state import State
 

@@ -30,9 +30,9 @@ from coordinator_free_bootstrap import Graph, Manifest, Node
 from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.rates import check_limits, parse_rate
 from peer.core import messages
+from peer.core.arrivals import Arrival
 from peer.core.messages import ModelHeader
 from peer.wire.client import NeighborLink
-from peer.wire.handler import Arrival
 from peer.wire.pacing import Pacing
 from peer.wire.server import PeerServer
 

@@ -31,6 +31,8 @@ from record import new_parser, record
 from testbeds import loopback_graph, run
 
 import peer
+from peer.core.arrivals import Arrival
+from peer.core.messages import PushReply
 from peer.host import PeerHost
 from peer.runtime.world import AsyncioWorld
 from peer.wire.service import PeerServicer
@@ -85,9 +87,9 @@ def watch_arrival() -> None:
             time.sleep(LONGER_S)
         return work(self, effect)
 
-    def noted_answer(self: AsyncioWorld, stream: int, reply: Any) -> None:
+    def noted_answer(self: AsyncioWorld, arrival: Arrival, reply: PushReply) -> None:
         path.until_answered = path.calls.copy()
-        answer(self, stream, reply)
+        answer(self, arrival, reply)
 
     def noted_record(self: AsyncioWorld, kind: str, fields: dict[str, Any]) -> None:
         note(self, kind, fields)

@@ -35,11 +35,11 @@ from record import new_parser, record
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core import messages
+from peer.core.arrivals import Arrival
 from peer.core.averaging import fold
 from peer.core.encoding import Payload, decode, encode
 from peer.core.schema import Schema, TensorSpec
 from peer.wire.client import NeighborLink
-from peer.wire.handler import Arrival
 from peer.wire.round_ring import RoundRing
 from peer.wire.server import PeerServer
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
-from peer.core.messages import ModelHeader
+from peer.core.arrivals import Arrival
 from peer.core.state import State
 
 SLOW = 4.0  # a transfer is slow if it takes this many times the median of the other neighbors' last transfers
@@ -38,7 +38,7 @@ class Buffers:
     def __init__(self, state: State) -> None:
         self._state = state
         self._most = state.constants.concurrent_receives
-        self._began: dict[int, tuple[int, float]] = {}  # streams being read: sender, time
+        self._began: dict[int, tuple[Arrival, float]] = {}  # by stream: what is being read, since when
         self._took_s: dict[int, float] = {}  # by neighbor
         self._read_at: dict[int, float] = {}  # by neighbor: when its last transfer ended
         self._granted_s: dict[int, float] = {}  # with a single buffer: how long a slow neighbor may have it next time
@@ -47,8 +47,8 @@ class Buffers:
     def note(self, now: float) -> None:
         """Note the transfers that ended since the last call."""
         for stream in self._began.keys() - self._state.arrivals.reading.keys():
-            sender, began_at = self._began.pop(stream)
-            took_s = now - began_at
+            arrival, began_at = self._began.pop(stream)
+            sender, took_s = arrival.sender, now - began_at
             counted_s = took_s if stream in self._state.arrivals.complete else FAILED * took_s
             self._took_s[sender] = max(counted_s, REMEMBERED * self._took_s.get(sender, 0.0))
             self._read_at[sender] = now
@@ -56,12 +56,12 @@ class Buffers:
                 self._granted_s[sender] = 2 * took_s
                 self._pause_until[sender] = now + PAUSE * self._granted_s[sender]
 
-    def in_order(self, *, by_round: bool) -> list[tuple[int, ModelHeader]]:
+    def in_order(self, *, by_round: bool) -> list[Arrival]:
         """Return the offered models as they are to be read: by round and neighbor, or neighbors in rotation."""
-        offered = self._state.arrivals.offered.items()
+        offered = self._state.arrivals.offered.values()
         if by_round:
             return sorted(offered, key=fold_order)
-        return sorted(offered, key=lambda item: (self._read_at.get(item[1].sender, 0.0), fold_order(item)))
+        return sorted(offered, key=lambda each: (self._read_at.get(each.sender, 0.0), fold_order(each)))
 
     def has_room(self, sender: int, turn: int | None, now: float, *, in_turn: bool) -> bool:
         """Return whether a model may be read now; where one neighbor has the turn, a buffer stays free for it."""
@@ -71,12 +71,12 @@ class Buffers:
         if turn is None and self._is_slow(sender, now):
             if self._most == 1:
                 return now >= self._pause_until.get(sender, 0.0) and not self._prompt_waits(now)
-            return sum(self._is_slow(other, now) for other, _ in self._began.values()) < self._most - 1
-        return free > 1 or in_turn or any(header.sender == turn for header in arrivals.reading.values())
+            return sum(self._is_slow(other.sender, now) for other, _ in self._began.values()) < self._most - 1
+        return free > 1 or in_turn or any(each.sender == turn for each in arrivals.reading.values())
 
-    def begin(self, stream: int, sender: int, now: float) -> None:
+    def begin(self, arrival: Arrival, now: float) -> None:
         """Note that a model is read from now on."""
-        self._began[stream] = sender, now
+        self._began[arrival.stream] = arrival, now
 
     def give_up_slow(self, now: float) -> None:
         """If slow transfers hold all buffers and another neighbor waits, give up the longest one."""
@@ -84,10 +84,10 @@ class Buffers:
             return
         if any(now < self._may_last_until(stream) for stream in self._began):
             return
-        stream = min(self._began, key=lambda stream: self._began[stream][1])
-        sender, _ = self._began[stream]
+        arrival, _ = min(self._began.values(), key=lambda began: began[1])
+        sender = arrival.sender
         reason = "the transfer is slow, and other neighbors wait for its buffer; send again later"
-        self._state.refuse(stream, sender, Refusal(RefusalCode.TOO_SLOW, reason))
+        self._state.refuse(arrival, Refusal(RefusalCode.TOO_SLOW, reason))
         self._took_s[sender] = max(self._took_s.get(sender, 0.0), GIVEN_UP * self._slow_s(sender))
         self.note(now)
 
@@ -102,18 +102,18 @@ class Buffers:
 
     def _may_last_until(self, stream: int) -> float:
         """Return when a transfer has lasted long enough: with a single buffer, twice as long as the neighbor's last one."""
-        sender, began_at = self._began[stream]
-        return began_at + max(self._slow_s(sender), self._granted_s.get(sender, 0.0))
+        arrival, began_at = self._began[stream]
+        return began_at + max(self._slow_s(arrival.sender), self._granted_s.get(arrival.sender, 0.0))
 
     def _prompt_waits(self, now: float) -> bool:
         """Return whether a neighbor that is not slow, and of which nothing is read, offers a model."""
         arrivals = self._state.arrivals
-        waiting = {header.sender for header in arrivals.offered.values()}
+        waiting = {arrival.sender for arrival in arrivals.offered.values()}
         return any(not self._is_slow(n, now) and not arrivals.is_reading_from(n) for n in waiting)
 
     def _is_slow(self, neighbor: int, now: float) -> bool:
         """Return whether the last transfers of a neighbor were slow, or the present one is."""
-        lasts_s = [now - at for sender, at in self._began.values() if sender == neighbor]
+        lasts_s = [now - at for arrival, at in self._began.values() if arrival.sender == neighbor]
         return max([*lasts_s, self._took_s.get(neighbor, 0.0)]) > self._slow_s(neighbor)
 
     def _slow_s(self, neighbor: int) -> float:
@@ -124,7 +124,7 @@ class Buffers:
         return max(timeouts.heartbeat_s, SLOW * usual_s)
 
 
-def fold_order(item: tuple[int, ModelHeader]) -> tuple[int, ...]:
+def fold_order(arrival: Arrival) -> tuple[int, ...]:
     """Return the key by which arrivals are folded: round, step, neighbor, index."""
-    stream, header = item
-    return (header.round_index, header.step, header.sender, header.index, stream)
+    header = arrival.header
+    return (header.round_index, header.step, header.sender, header.index, arrival.stream)

@@ -211,9 +211,8 @@ class Contacts:
         if neighbor.outbox.in_flight is not None:
             self._state.emit(do.CancelSend(neighbor.id))
             neighbor.outbox.failed(NOW)
-        for stream in self._state.arrivals.unread_of(neighbor.id):
-            refusal = Refusal(RefusalCode.NO_HANDSHAKE, "marked dead, or of an older incarnation")
-            self._state.refuse(stream, neighbor.id, refusal)
+        for arrival in self._state.arrivals.unread_of(neighbor.id):
+            self._state.refuse(arrival, Refusal(RefusalCode.NO_HANDSHAKE, "marked dead, or of an older incarnation"))
 
     def check(self, now: float) -> None:
         """Judge silences; send the hellos and heartbeats that are due."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from coordinator_free_bootstrap.errors import RefusalCode
+from peer.core.arrivals import Arrival
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, Select
 
 Status = Literal["completed", "left", "refused", "alone"]
@@ -62,18 +63,17 @@ class RetryIfStalled:
 class ReadArrival:
     """Read an offered model into a reserved buffer and screen it -> `ArrivalComplete` or `ArrivalLost`."""
 
-    stream: int
+    arrival: Arrival
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerArrival:
-    """Send the final answer to a push and forget its stream (unless a `FoldArrival` of it is still to be done)."""
+    """Send the final answer to a push and forget it (unless a `FoldArrival` of it is still to be done)."""
 
-    stream: int
+    arrival: Arrival
     outcome: Outcome
     refusal: RefusalCode | None = None
     reason: str = ""
-    sender: int | None = None  # of a refused model
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,13 @@ class Target:
 class FoldArrival:
     """Clip and fold a complete arrival -> `ArrivalFolded`. Without targets: keep it until the round closes."""
 
-    stream: int
-    header: ModelHeader
+    arrival: Arrival
     targets: tuple[Target, ...]
+
+    @property
+    def header(self) -> ModelHeader:
+        """Of the model."""
+        return self.arrival.header
 
 
 @dataclass(frozen=True, slots=True)

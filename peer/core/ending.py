@@ -131,8 +131,8 @@ class Ending:
         state.take(Trigger.STOP)
         self.ask(status)
         self._contacts.send_heartbeats(now)
-        for stream in state.arrivals.open_streams():
-            state.answer(stream, Outcome.UNUSED)
+        for arrival in state.arrivals.unanswered():
+            state.answer(arrival, Outcome.UNUSED)
         record = state.round.record if ended else {}
         fields = {"rounds_completed": state.round.index} | record | self._counted.since_last()
         state.emit(do.Record("end" if ended else "leave", fields))

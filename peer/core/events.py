@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
+from peer.core.arrivals import Arrival
 from peer.core.decisions import AlgorithmState
 from peer.core.effects import WorkKind
-from peer.core.messages import Heartbeat, Hello, ModelHeader, Outcome, Pass, Select
+from peer.core.messages import Heartbeat, Hello, Outcome, Pass, Select
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +75,27 @@ class PassReceived:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalOffered:
-    """A neighbor opened a stream and sent a model's header; no payload byte is read yet."""
+    """A neighbor sent a model's header; no payload byte is read yet."""
 
-    stream: int
-    header: ModelHeader
+    arrival: Arrival
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalComplete:
     """An arrival is complete, of the right size, with the right digest, and passed screening."""
 
-    stream: int
+    arrival: Arrival
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalLost:
-    """A stream ended without a model to fold; its bytes are discarded.
+    """A push ended without a model to fold; its bytes are discarded.
 
     ``refusal``: the model was complete and failed screening. Its sender knows, and does not retry.
     ``stalled``: the transfer stopped, or was too slow.
     """
 
-    stream: int
+    arrival: Arrival
     refusal: RefusalCode | None = None
     stalled: bool = False
 
@@ -104,7 +104,7 @@ class ArrivalLost:
 class ArrivalFolded:
     """A `FoldArrival` is done."""
 
-    stream: int
+    arrival: Arrival
 
 
 @dataclass(frozen=True, slots=True)

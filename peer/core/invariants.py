@@ -31,7 +31,7 @@ class Moment:
     @property
     def folds(self) -> Iterator[ModelHeader]:
         """The models that the step folds."""
-        return (effect.header for effect in self.effects if isinstance(effect, do.FoldArrival))
+        return (effect.arrival.header for effect in self.effects if isinstance(effect, do.FoldArrival))
 
     @property
     def waits_for_any(self) -> bool:
@@ -73,7 +73,7 @@ def stream_is_in_one_table(m: Moment) -> str:
 def streams_are_of_neighbors(m: Moment) -> str:
     """Every arrival is a connected neighbor's."""
     a = m.state.arrivals
-    senders = {header.sender for table in (a.offered, a.reading, a.complete, a.folding) for header in table.values()}
+    senders = {each.sender for table in (a.offered, a.reading, a.complete, a.folding) for each in table.values()}
     strangers = {n for n in senders if n not in m.state.neighbors or not m.state.neighbors[n].connected}
     return f"models of {sorted(strangers)}" if strangers else ""
 
@@ -227,7 +227,7 @@ def only_the_disk_is_waited_for(m: Moment) -> str:
 
 def everything_is_answered(m: Moment) -> str:
     """A peer that has stopped leaves no stream open, and says that it stops."""
-    streams = m.state.arrivals.open_streams()
+    streams = [arrival.stream for arrival in m.state.arrivals.unanswered()]
     stops = any(isinstance(effect, do.Stop) for effect in m.effects)
     return "" if stops and not streams else f"streams {streams} are open, or no effect is a Stop"
 

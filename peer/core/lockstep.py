@@ -12,9 +12,8 @@ from peer.core.messages import ModelHeader, Select
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import RoundStep
 from peer.core.pace import ClosedStep, Numbers, is_near, note_delivery, reachable_and_near
-from peer.core.partition import Partition
+from peer.core.partition import Partition, RoundRate
 from peer.core.patience import FULL, Patience
-from peer.core.round_rate import RoundRate
 from peer.core.stages import Stage
 from peer.core.state import State
 
@@ -132,8 +131,8 @@ class Lockstep:
         self._patience.step_closes(counted_on)
         delivered = {n for n in counted_on if not neighbors[n].is_straggler}
         missing = sorted(set(state.plan.senders) - delivered) if state.plan.steps else []
-        headers = {**state.arrivals.reading, **state.arrivals.complete}
-        unused = [stream for stream, h in headers.items() if (h.round_index, h.step) <= current]
+        unread = [*state.arrivals.reading.values(), *state.arrivals.complete.values()]
+        unused = [each for each in unread if (each.header.round_index, each.header.step) <= current]
         return ClosedStep(present, missing, unused, company)
 
     def close_round(self, now: float) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from peer.core.arrivals import Arrival
 from peer.core.messages import ModelHeader, Select
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import RoundStep
@@ -24,13 +25,13 @@ class ClosedStep:
     Attributes:
         present: neighbors that have delivered or passed, over an edge that is up.
         missing: neighbors of the exchange that have not; async misses none.
-        unused: streams whose models are not folded any more.
+        unused: arrivals whose models are not folded any more.
         company: a neighbor took part.
     """
 
     present: tuple[int, ...]
     missing: list[int]
-    unused: list[int]
+    unused: list[Arrival]
     company: bool
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.buffers import Buffers, fold_order
 from peer.core.contacts import Contacts
 from peer.core.messages import Control, ModelHeader, Outcome, Select
@@ -137,31 +138,30 @@ class Receiver:
 
     def offered(self, event: ev.ArrivalOffered, now: float) -> None:
         """Take an offered model, unread, or refuse it."""
-        header, state = event.header, self._state
+        arrival, header, state = event.arrival, event.arrival.header, self._state
         rejection = self._rejects_header(header)
         if rejection is not None:
             state.refusals[rejection.code] += 1
-            state.refuse(event.stream, header.sender, rejection)
+            state.refuse(arrival, rejection)
             return
         self._contacts.heard(state.neighbors[header.sender], header.round_index, now)
         earlier = state.arrivals.unread_copy(header)
         if earlier is not None:
-            newer = Refusal(RefusalCode.NO_HANDSHAKE, "a newer stream carries the same model")
-            state.refuse(earlier, header.sender, newer)
-        state.arrivals.offered[event.stream] = header
+            state.refuse(earlier, Refusal(RefusalCode.NO_HANDSHAKE, "a newer stream carries the same model"))
+        state.arrivals.offered[arrival.stream] = arrival
 
     def complete(self, event: ev.ArrivalComplete, now: float) -> None:
         """Take a complete arrival; it waits for its turn."""
-        header = self._state.arrivals.reading.pop(event.stream, None)
-        if header is not None:
-            self._state.arrivals.complete[event.stream] = header
+        arrivals, arrival, header = self._state.arrivals, event.arrival, event.arrival.header
+        if arrivals.reading.pop(arrival.stream, None) is not None:
+            arrivals.complete[arrival.stream] = arrival
             self._state.neighbors[header.sender].note_model(header.round_index)
             self._contacts.heard(self._state.neighbors[header.sender], header.round_index, now)
 
     def lost(self, event: ev.ArrivalLost) -> None:
-        """Forget a stream; a model that failed screening will not come again, so the round does not wait for it."""
-        header = self._state.arrivals.forget(event.stream)
-        if header is None:
+        """Forget an arrival; a model that failed screening will not come again, so the round does not wait for it."""
+        header = event.arrival.header
+        if not self._state.arrivals.forget(event.arrival):
             return
         self._state.neighbors[header.sender].stalls += event.stalled
         if event.refusal is None:
@@ -173,7 +173,7 @@ class Receiver:
 
     def folded(self, event: ev.ArrivalFolded) -> None:
         """Free an arrival's buffer."""
-        self._state.arrivals.folding.pop(event.stream, None)
+        self._state.arrivals.folding.pop(event.arrival.stream, None)
 
     # ---- arrivals: what is due ------------------------------------------------------------------------------------------
 
@@ -217,24 +217,24 @@ class Receiver:
     def _answer_unread(self) -> None:
         """Answer the offered models that will never be read."""
         state = self._state
-        for stream, header in list(state.arrivals.offered.items()):
+        for arrival in list(state.arrivals.offered.values()):
             if state.stage in (Stage.FINISHING, Stage.LINGERING):
-                state.answer(stream, Outcome.UNUSED)
+                state.answer(arrival, Outcome.UNUSED)
             else:
-                self._answer_unfoldable(stream, header)
+                self._answer_unfoldable(arrival)
 
-    def _answer_unfoldable(self, stream: int, header: ModelHeader) -> bool:
+    def _answer_unfoldable(self, arrival: Arrival) -> bool:
         """Answer a model that is not folded whatever it holds; return whether that is so."""
-        state = self._state
+        state, header = self._state, arrival.header
         if state.arrivals.is_duplicate(header):
             state.totals["duplicates_dropped"] += 1
-            state.answer(stream, Outcome.DUPLICATE)
+            state.answer(arrival, Outcome.DUPLICATE)
             state.neighbors[header.sender].note_delivered(header)
         elif self._is_stale(header):
             state.totals["stale_dropped"] += 1
-            state.answer(stream, Outcome.STALE)
+            state.answer(arrival, Outcome.STALE)
         elif self._is_declined(header) or self.is_unwanted(header):
-            self._answer_unused(stream)
+            self._answer_unused(arrival)
         else:
             return False
         self._answered = True
@@ -249,9 +249,9 @@ class Receiver:
         most = self._pace.models_per_round_max
         return most is not None and self._state.arrivals.count_in_round(header) >= most
 
-    def _answer_unused(self, stream: int) -> None:
+    def _answer_unused(self, arrival: Arrival) -> None:
         self._state.totals["models_unused"] += 1
-        self._state.answer(stream, Outcome.UNUSED)
+        self._state.answer(arrival, Outcome.UNUSED)
 
     def _read_offered(self, now: float) -> None:
         """Let offered models be read, those in turn first."""
@@ -261,7 +261,8 @@ class Receiver:
         known, turn = self.selections_known(now), self._turn(now)
         if turn is None:
             self._buffers.give_up_slow(now)
-        for stream, header in self._buffers.in_order(by_round=turn is not None):
+        for arrival in self._buffers.in_order(by_round=turn is not None):
+            header = arrival.header
             if not self._pace.may_read((header.round_index, header.step), selections_known=known):
                 continue
             if arrivals.has_complete(header):  # sent again: answered once the first is folded, read if that one is lost
@@ -269,9 +270,9 @@ class Receiver:
             # With -1 all have delivered: what is offered now is a retry of a model that failed screening.
             in_turn = turn in (None, -1, header.sender) or self._is_closed(header)
             if self._buffers.has_room(header.sender, turn, now, in_turn=in_turn):
-                arrivals.reading[stream] = arrivals.offered.pop(stream)
-                self._buffers.begin(stream, header.sender, now)
-                self._state.emit(do.ReadArrival(stream))
+                arrivals.reading[arrival.stream] = arrivals.offered.pop(arrival.stream)
+                self._buffers.begin(arrival, now)
+                self._state.emit(do.ReadArrival(arrival))
 
     def _fold_complete(self, now: float) -> None:
         """Fold the complete arrivals whose turn has come."""
@@ -280,36 +281,36 @@ class Receiver:
             self.selections_known(now)  # weights may depend on what is agreed
         while arrivals.complete:
             turn = self._turn(now)
-            waiting = sorted(arrivals.complete.items(), key=fold_order)
-            ready = [(s, h) for s, h in waiting if turn is None or h.sender == turn or self._is_closed(h)]
+            waiting = sorted(arrivals.complete.values(), key=fold_order)
+            ready = [each for each in waiting if turn is None or each.sender == turn or self._is_closed(each.header)]
             if not ready and len(waiting) == self._state.constants.concurrent_receives:
                 # A neighbor returned whose turn is earlier: no buffer is free for it unless one is folded first.
                 ready = waiting
             if not ready:
                 return
-            stream, header = ready[0]
-            del arrivals.complete[stream]
-            if not self._answer_unfoldable(stream, header):
-                self._fold(stream, header)
+            arrival = ready[0]
+            del arrivals.complete[arrival.stream]
+            if not self._answer_unfoldable(arrival):
+                self._fold(arrival)
 
-    def _fold(self, stream: int, header: ModelHeader) -> None:
-        state = self._state
+    def _fold(self, arrival: Arrival) -> None:
+        state, header = self._state, arrival.header
         state.arrivals.mark_folded(header)
         if not self._is_closed(header):
             state.neighbors[header.sender].note_delivered(header)
         targets = state.algorithm.targets(state.agreed_state, header)
         if targets is None:
-            self._answer_unused(stream)
+            self._answer_unused(arrival)
             self._answered = True
             return
         rho = state.manifest.stale_weight ** self._pace.age(header)
         targets = tuple(replace(target, weight=target.weight * rho) for target in targets)
-        state.arrivals.folding[stream] = header
+        state.arrivals.folding[arrival.stream] = arrival
         state.totals["models_folded"] += 1
         key = [header.sender, header.incarnation, header.round_index, header.step, header.slot]
         state.round.record.setdefault("folded", []).append(key)
-        state.emit(do.AnswerArrival(stream, Outcome.FOLDED))
-        state.emit(do.FoldArrival(stream, header, targets))
+        state.emit(do.AnswerArrival(arrival, Outcome.FOLDED))
+        state.emit(do.FoldArrival(arrival, targets))
 
 
 def _described(select: Select) -> str:

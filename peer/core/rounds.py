@@ -147,8 +147,8 @@ class RoundCycle:
         state, t, step = self._state, self._state.round.index, self._state.round.step
         closed = self._pace.close_step()
         self._company.step_closes(closed.company)
-        for stream in closed.unused:
-            state.answer(stream, Outcome.UNUSED)
+        for arrival in closed.unused:
+            state.answer(arrival, Outcome.UNUSED)
         state.round.record["seconds"]["wait"] += now - state.round.exchange_began_at
         if self._pace.waits:
             self._note_missing(closed.missing)

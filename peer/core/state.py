@@ -9,7 +9,7 @@ from typing import Any, Literal
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.graph import Graph
 from peer.core import effects as do
-from peer.core.arrivals import Arrivals
+from peer.core.arrivals import Arrival, Arrivals
 from peer.core.constants import DEFAULTS, Constants
 from peer.core.counters import Totals
 from peer.core.decisions import AlgorithmState, Decisions
@@ -166,15 +166,15 @@ class State:
         """Ask for a log line that a neighbor causes; its kind is rate-limited."""
         self.emit(do.Log(level, message, neighbor, kind))
 
-    def answer(self, stream: int, outcome: Outcome) -> None:
-        """Answer an arrival and forget its stream."""
-        self.arrivals.forget(stream)
-        self.emit(do.AnswerArrival(stream, outcome))
+    def answer(self, arrival: Arrival, outcome: Outcome) -> None:
+        """Answer an arrival and forget it."""
+        self.arrivals.forget(arrival)
+        self.emit(do.AnswerArrival(arrival, outcome))
 
-    def refuse(self, stream: int, sender: int, refusal: Refusal) -> None:
-        """Refuse an arrival and forget its stream."""
-        self.arrivals.forget(stream)
-        self.emit(do.AnswerArrival(stream, Outcome.REFUSED, refusal.code, refusal.reason, sender))
+    def refuse(self, arrival: Arrival, refusal: Refusal) -> None:
+        """Refuse an arrival and forget it."""
+        self.arrivals.forget(arrival)
+        self.emit(do.AnswerArrival(arrival, Outcome.REFUSED, refusal.code, refusal.reason))
 
     # ---- stages -----------------------------------------------------------------------------------------------------
 

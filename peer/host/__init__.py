@@ -2,7 +2,6 @@
 
 from peer.host.build import InitialModels, build_host
 from peer.host.host import PeerHost, Probe
-from peer.host.receiving import ReceivedModel
 from peer.host.world import World, execute
 
-__all__ = ["InitialModels", "PeerHost", "Probe", "ReceivedModel", "World", "build_host", "execute"]
+__all__ = ["InitialModels", "PeerHost", "Probe", "World", "build_host", "execute"]

@@ -23,6 +23,7 @@ from peer.algorithms.work import perform
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.averaging import Vector
 from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import ModelFormat, Payload
@@ -277,20 +278,20 @@ class PeerHost:
             self._reject(header.sender, rejection)
         return rejection
 
-    def arrived(self, stream: int, sender: int, rejection: Refusal | None) -> None:
+    def arrived(self, arrival: Arrival, rejection: Refusal | None) -> None:
         """Tell the engine what screening found about a complete arrival."""
         if rejection is None:
-            self.post(ev.ArrivalComplete(stream))
+            self.post(ev.ArrivalComplete(arrival))
         elif rejection.code is RefusalCode.NO_BASE:  # a restart causes it; the sender sends the whole model
-            self.post(ev.ArrivalLost(stream))
+            self.post(ev.ArrivalLost(arrival))
         else:
-            self._reject(sender, rejection)
-            self.post(ev.ArrivalLost(stream, rejection.code))
+            self._reject(arrival.sender, rejection)
+            self.post(ev.ArrivalLost(arrival, rejection.code))
 
     def note_answer(self, effect: do.AnswerArrival) -> None:
         """Log and record an arrival that the engine refuses; it has counted it."""
         if effect.refusal is not None and effect.refusal is not RefusalCode.NO_HANDSHAKE:
-            self.note_refusal(effect.sender, Refusal(effect.refusal, effect.reason))
+            self.note_refusal(effect.arrival.sender, Refusal(effect.refusal, effect.reason))
 
     def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, Callable[[], Payload]] | RefusalCode:
         """Give a neighbor that catches up the present model of one slot: its header, and a function that encodes it."""

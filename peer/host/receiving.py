@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from peer.algorithms.base import Algorithm
 from peer.algorithms.workspace import FoldedArrival, Workspace
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.averaging import Vector, norm_squared
 from peer.core.deltas import DeltaReceiver
 from peer.core.encoding import DELTAS, ModelFormat, Payload, decode
 from peer.core.messages import ModelHeader
 from peer.core.screening import check_norm, clip
-
-
-@dataclass(eq=False)
-class ReceivedModel:
-    """The buffer of one arrival.
-
-    Attributes:
-        payload: uint8 [size_bytes], the encoded model.
-        model: float32 [d], if it is decoded; for encoding float32 a view of ``payload``. A read-only one is shared with other
-            receivers, and copied before it is changed or kept.
-    """
-
-    payload: NDArray[np.uint8]
-    model: Vector | None = None
 
 
 class Receiving:
@@ -86,29 +71,25 @@ class Receiving:
             return Refusal(RefusalCode.MALFORMED, f"base {header.base:016x} with encoding {header.encoding}")
         return None
 
-    def reserve(self, header: ModelHeader) -> ReceivedModel:
-        """Return a buffer for one arrival."""
-        if header.encoding != "float32":
-            return ReceivedModel(np.empty(header.size_bytes, np.uint8))
-        model = self._workspace.models.acquire_buffer()
-        return ReceivedModel(model.view(np.uint8), model)
+    def reserve(self, arrival: Arrival) -> None:
+        """Give an arrival its buffer."""
+        if arrival.header.encoding != "float32":
+            arrival.buffer = np.empty(arrival.header.size_bytes, np.uint8)
+        else:
+            arrival.model = self._workspace.models.acquire_buffer()
+            arrival.buffer = arrival.model.view(np.uint8)
 
     def screens_by_norm(self) -> bool:
         """Return whether an arrival whose norm is known needs no look at its values."""
         return self._screening.norm_bound is None and not self._algorithm.inspects_arrivals
 
-    def screen(self, header: ModelHeader, received: ReceivedModel, known_norm: float | None = None) -> Refusal | None:
-        """Return why a complete model is not taken: its values, its norm, or the algorithm's own check.
-
-        Args:
-            header: of the model.
-            received: its buffer; read only.
-            known_norm: the squared norm, if it is known.
-        """
+    def screen(self, arrival: Arrival) -> Refusal | None:
+        """Return why a complete model is not taken: its values, its norm, or the algorithm's own check."""
+        header, known_norm = arrival.header, arrival.norm_squared
         if known_norm is not None and self.screens_by_norm():
             return check_norm(known_norm, 0.0, None)
         try:
-            model = self._model_of(header, received)
+            model = self._model_of(arrival)
         except RemoteProtocolError as error:
             return error.refusal
         norm = norm_squared(model) if known_norm is None else known_norm
@@ -117,7 +98,7 @@ class Receiving:
             rejection = self._algorithm.screen_arrival(self._workspace, header, model)
         return rejection
 
-    def fold(self, effect: do.FoldArrival, received: ReceivedModel) -> None:
+    def fold(self, effect: do.FoldArrival) -> None:
         """Clip an arrival and fold it into its targets, or keep it until the round closes.
 
         Raises:
@@ -125,15 +106,16 @@ class Receiving:
         """
         began = self._clock()
         models, arrivals = self._workspace.models, self._workspace.arrivals
-        arrival = self._model_of(effect.header, received)
+        header, model = effect.arrival.header, self._model_of(effect.arrival)
+        effect.arrival.drop()
         if self._format.uses_deltas:
-            self._bases.keep(effect.header, arrival)
-        radius, center = self._screening.clip, self._centers.get(effect.header.slot)
+            self._bases.keep(header, model)
+        radius, center = self._screening.clip, self._centers.get(header.slot)
         clips = radius is not None and center is not None
-        if not arrival.flags.writeable and (clips or not effect.targets):
-            arrival = arrival.copy()
+        if not model.flags.writeable and (clips or not effect.targets):
+            model = model.copy()
         if radius is not None and center is not None:
-            clip(arrival, center, radius)
+            clip(model, center, radius)
         if not effect.targets:
             kept = sum(other.model is not None for other in arrivals)
             if kept >= self._algorithm.kept_models():
@@ -142,18 +124,17 @@ class Receiving:
                     f"{self._algorithm.kept_models()}"
                 )
         for target in effect.targets:
-            models.fold(target.slot, arrival, target.weight)
-        arrivals.append(FoldedArrival(effect.header, None if effect.targets else arrival))
-        if effect.targets and arrival.flags.writeable:
-            models.release_buffer(arrival)
+            models.fold(target.slot, model, target.weight)
+        arrivals.append(FoldedArrival(header, None if effect.targets else model))
+        if effect.targets and model.flags.writeable:
+            models.release_buffer(model)
         self._fold_seconds += self._clock() - began
 
-    def _model_of(self, header: ModelHeader, received: ReceivedModel) -> Vector:
-        if received.model is None and header.encoding in DELTAS:
-            received.model = self._bases.restore(header, received.payload)
-        return (
-            decode(received.payload, self._format.schema, header.encoding) if received.model is None else received.model
-        )
+    def _model_of(self, arrival: Arrival) -> Vector:
+        header = arrival.header
+        if arrival.model is None and header.encoding in DELTAS:
+            arrival.model = self._bases.restore(header, arrival.buffer)
+        return decode(arrival.buffer, self._format.schema, header.encoding) if arrival.model is None else arrival.model
 
     # ---- pulls ----------------------------------------------------------------------------------------------------------
 

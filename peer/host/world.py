@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, assert_never
 
 from peer.core import effects as do
+from peer.core.arrivals import Arrival
 from peer.core.checkpoint import Checkpoint
 from peer.core.messages import Control, Heartbeat, ModelHeader, PushReply
 
@@ -57,10 +58,10 @@ class World(Protocol):
     def pull(self, neighbor: int) -> None:
         """Ask for all slots; post the event of `Receiving.pulled`."""
 
-    def read_arrival(self, stream: int) -> None:
-        """Read a model into a buffer of `Receiving.reserve` and screen it."""
+    def read_arrival(self, arrival: Arrival) -> None:
+        """Read a model into the buffer that `Receiving.reserve` gives it, and screen it."""
 
-    def answer_arrival(self, stream: int, reply: PushReply) -> None:
+    def answer_arrival(self, arrival: Arrival, reply: PushReply) -> None:
         """Answer a push."""
 
     def take_snapshot(self, effect: do.TakeSnapshot) -> None:
@@ -109,11 +110,11 @@ def execute(effects: Sequence[do.Effect], host: Host, world: World) -> None:  # 
                 world.retry_if_stalled(neighbor, quiet_s)
             case do.Pull(neighbor):
                 world.pull(neighbor)
-            case do.ReadArrival(stream):
-                world.read_arrival(stream)
+            case do.ReadArrival(arrival):
+                world.read_arrival(arrival)
             case do.AnswerArrival():
                 host.note_answer(effect)
-                world.answer_arrival(effect.stream, PushReply(effect.outcome, effect.refusal, effect.reason))
+                world.answer_arrival(effect.arrival, PushReply(effect.outcome, effect.refusal, effect.reason))
             case do.FoldArrival():
                 world.fold_arrival(effect)
             case do.TakeSnapshot():

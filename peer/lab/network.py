@@ -20,17 +20,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, RemoteProtocolError
 from peer.core import effects as do
 from peer.core import events as ev
-from peer.core.averaging import norm_squared
+from peer.core.arrivals import Arrival
+from peer.core.averaging import Vector, norm_squared
 from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import Payload, decode, view_of
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
 from peer.core.model_store import SnapshotKey
 from peer.core.stages import Stage
-from peer.host import PeerHost, ReceivedModel
+from peer.host import PeerHost
 from peer.lab.recording import Recording
 
 log = logging.getLogger("peer.simulated")
@@ -44,7 +46,8 @@ ENDED = "it has ended"
 class Sent:
     """A model on its way: the same decoded, read-only array for all receivers, and its squared norm; a delta is not decoded."""
 
-    received: ReceivedModel
+    payload: NDArray[np.uint8]
+    model: Vector | None
     norm_squared: float | None
 
 
@@ -58,8 +61,8 @@ class SimulatedPeer:
     status: str = ""
     timer: float = float("inf")
     queued: float = float("inf")  # the first time at which the network looks at the timer
-    folds: list[tuple[do.FoldArrival, ReceivedModel]] = field(default_factory=list)
-    arrivals: dict[int, tuple[ModelHeader, Sent]] = field(default_factory=dict)
+    folds: list[do.FoldArrival] = field(default_factory=list)
+    arrivals: set[Arrival] = field(default_factory=set)
     sent: dict[SnapshotKey, Sent] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None  # the last one, if the network keeps them
 
@@ -70,8 +73,8 @@ class SimulatedPeer:
 
     def fold_all(self) -> None:
         """Fold the arrivals that wait, in the order in which the engine took them."""
-        for effect, received in self.folds:
-            self.host.receiving.fold(effect, received)
+        for effect in self.folds:
+            self.host.receiving.fold(effect)
         self.folds.clear()
 
     # ---- `World`: messages ------------------------------------------------------------------------------------------
@@ -136,14 +139,14 @@ class SimulatedPeer:
     def _sent(self, header: ModelHeader, payload: Payload) -> Sent:
         data = np.frombuffer(view_of(payload), np.uint8)
         if header.base:
-            return Sent(ReceivedModel(data), None)  # each receiver adds it to its own base
+            return Sent(data, None, None)  # each receiver adds it to its own base
         key = SnapshotKey(header.round_index, header.step, header.slot)
         if key not in self.sent:
             for old in [old for old in self.sent if old.round_index < header.round_index - 1]:
                 del self.sent[old]
             model = decode(payload, self.host.format.schema, header.encoding).view()
             model.flags.writeable = False
-            self.sent[key] = Sent(ReceivedModel(data, model), norm_squared(model))
+            self.sent[key] = Sent(data, model, norm_squared(model))
         return self.sent[key]
 
     def _offer(self, other: SimulatedPeer, header: ModelHeader, sent: Sent) -> None:
@@ -154,27 +157,26 @@ class SimulatedPeer:
         if rejection is not None:
             self.host.post(ev.SendAnswered(other.peer_id, Outcome.REFUSED, rejection.code, rejection.reason))
             return
-        stream = self.network.next_stream()
-        other.arrivals[stream] = (header, sent)
-        other.host.post(ev.ArrivalOffered(stream, header))
+        arrival = Arrival(header, sent.payload, sent.model, self.network.next_stream(), sent.norm_squared)
+        other.arrivals.add(arrival)
+        other.host.post(ev.ArrivalOffered(arrival))
 
-    def read_arrival(self, stream: int) -> None:
+    def read_arrival(self, arrival: Arrival) -> None:
         """Screen a model; its bytes are here."""
-        header, sent = self.arrivals[stream]
-        if header.base:
+        if arrival.header.base:
             self.fold_all()  # the base may be among these models
-        rejection = self.host.receiving.screen(header, sent.received, sent.norm_squared)
+        rejection = self.host.receiving.screen(arrival)
         if rejection is not None:
-            self.answer_arrival(stream, PushReply(Outcome.REFUSED, rejection.code, rejection.reason))
-        self.network.later(self.host.arrived, stream, header.sender, rejection)
+            self.answer_arrival(arrival, PushReply(Outcome.REFUSED, rejection.code, rejection.reason))
+        self.network.later(self.host.arrived, arrival, rejection)
 
-    def answer_arrival(self, stream: int, reply: PushReply) -> None:
+    def answer_arrival(self, arrival: Arrival, reply: PushReply) -> None:
         """Answer a push."""
-        if stream not in self.arrivals:
+        if arrival not in self.arrivals:
             return
-        header, _ = self.arrivals[stream]
+        header = arrival.header
         if reply.outcome is not Outcome.FOLDED:
-            del self.arrivals[stream]
+            self.arrivals.remove(arrival)
         sender = self.network.peers[header.sender].host
         self.network.later(sender.post, sender.sending.push_answered(self.peer_id, header, reply))
 
@@ -185,8 +187,9 @@ class SimulatedPeer:
 
     def fold_arrival(self, effect: do.FoldArrival) -> None:
         """Fold before the next work of this peer."""
-        self.folds.append((effect, self.arrivals.pop(effect.stream)[1].received))
-        self.network.later(self.host.post, ev.ArrivalFolded(effect.stream))
+        self.arrivals.remove(effect.arrival)
+        self.folds.append(effect)
+        self.network.later(self.host.post, ev.ArrivalFolded(effect.arrival))
 
     def cancel_send(self, neighbor: int) -> None:
         """Nothing stays in flight."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.encoding import Payload
 from peer.core.messages import (
     Control,
@@ -26,25 +27,11 @@ from peer.core.messages import (
     PullRequest,
     PushReply,
 )
-from peer.host import PeerHost, ReceivedModel
-from peer.wire.handler import Arrival
+from peer.host import PeerHost
 from peer.wire.round_ring import RoundRing
 
-Answer = Arrival | PushReply
 UNUSED = PushReply(Outcome.UNUSED)
 OnFoldThread = Callable[..., Awaitable[Any]]
-
-
-@dataclass
-class Push:
-    """One push from a neighbor: it waits for the answer to its header, then for the answer to its model."""
-
-    header: ModelHeader
-    answer: asyncio.Future[Answer]
-    arrival: Arrival | None = None
-    received: ReceivedModel | None = None
-    reply: asyncio.Future[PushReply] | None = None
-    read_at: float = 0.0  # when its first payload byte was asked for
 
 
 class Requests:
@@ -78,8 +65,8 @@ class Requests:
         self.bytes_per_second = 0.0  # at which complete models came lately; 0: none yet
         self._frame_at: dict[int, float] = {}  # when a frame of a neighbor last stood for a heartbeat
         self._next_stream = 0
-        self._streams: dict[int, Push] = {}
-        self._stream_of: dict[int, tuple[int, Push]] = {}  # id(arrival) -> stream
+        # What the sender of an arrival waits for: that it is read (None) or answered unread; then the reply to the model.
+        self._open: dict[Arrival, asyncio.Future[Any]] = {}
 
     # ---- `RequestHandler` -----------------------------------------------------------------------------------------------
 
@@ -98,60 +85,54 @@ class Requests:
         """Take a selection or a pass."""
         return self._host.answer_control(message)
 
-    async def offered(self, caller: int | None, header: ModelHeader) -> Answer:
+    async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
         """Wait until the engine has a model read or answers it unread."""
         rejection = self._host.rejects_offer(header)
         if rejection is not None:
             return PushReply(Outcome.REFUSED, rejection.code, rejection.reason)
         self._next_stream += 1
-        number = self._next_stream
-        stream = self._streams[number] = Push(header, asyncio.get_running_loop().create_future())
-        self._post(ev.ArrivalOffered(number, header))
+        arrival = Arrival(header, stream=self._next_stream)
+        arrival.on_frame = partial(self._frame, arrival)
+        answer = self._open[arrival] = asyncio.get_running_loop().create_future()
+        self._post(ev.ArrivalOffered(arrival))
         try:
-            return await stream.answer
+            return await answer or arrival
         except asyncio.CancelledError:
-            self._forget(number)
-            self._post(ev.ArrivalLost(number))
+            self._open.pop(arrival, None)
+            self._post(ev.ArrivalLost(arrival))
             raise
 
     def complete(self, arrival: Arrival) -> asyncio.Future[PushReply]:
         """Screen a complete model, then wait until the engine has decided about it; a hop less where screening is short."""
-        number, stream = self._stream_of.pop(id(arrival), (0, None))
-        if stream is None or stream.received is None:  # answered while its last frame came in
+        if arrival not in self._open:  # answered while its last frame came in
             return _known(arrival.verdict or UNUSED)
-        seconds = max(1e-3, asyncio.get_running_loop().time() - stream.read_at)
-        self.bytes_per_second = max(0.5 * self.bytes_per_second, stream.header.size_bytes / seconds)
-        screen = partial(self._host.receiving.screen, stream.header, stream.received, arrival.norm_squared)
+        seconds = max(1e-3, asyncio.get_running_loop().time() - arrival.read_at)
+        self.bytes_per_second = max(0.5 * self.bytes_per_second, arrival.header.size_bytes / seconds)
         if arrival.norm_squared is not None and self._host.receiving.screens_by_norm():
-            return self._screened(number, stream, arrival, screen())
-        return asyncio.ensure_future(self._screened_elsewhere(number, stream, arrival, screen))
+            return self._screened(arrival, self._host.receiving.screen(arrival))
+        return asyncio.ensure_future(self._screened_elsewhere(arrival))
 
-    async def _screened_elsewhere(
-        self, number: int, stream: Push, arrival: Arrival, screen: Callable[[], Refusal | None]
-    ) -> PushReply:
-        return await self._screened(number, stream, arrival, await self._on_fold_thread(screen))
+    async def _screened_elsewhere(self, arrival: Arrival) -> PushReply:
+        return await self._screened(arrival, await self._on_fold_thread(self._host.receiving.screen, arrival))
 
-    def _screened(
-        self, number: int, stream: Push, arrival: Arrival, rejection: Refusal | None
-    ) -> asyncio.Future[PushReply]:
+    def _screened(self, arrival: Arrival, rejection: Refusal | None) -> asyncio.Future[PushReply]:
         """Give the engine a screened model; its decision may be there already."""
         if rejection is not None:
-            self._forget(number)
-            self._host.arrived(number, stream.header.sender, rejection)
+            self._open.pop(arrival, None)
+            self._host.arrived(arrival, rejection)
             return _known(PushReply(Outcome.REFUSED, rejection.code, rejection.reason))
-        if number not in self._streams:
+        if arrival not in self._open:
             return _known(arrival.verdict or UNUSED)
-        stream.reply = asyncio.get_running_loop().create_future()
-        self._host.arrived(number, stream.header.sender, None)
-        return stream.reply
+        reply = asyncio.get_running_loop().create_future()
+        self._open[arrival] = reply
+        self._host.arrived(arrival, None)
+        return reply
 
     def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
         """Forget a model that will not be complete. A model with NaN or Inf is final; the sender will not retry."""
-        number, _ = self._stream_of.pop(id(arrival), (0, None))
-        if number in self._streams:
-            self._forget(number)
+        if self._open.pop(arrival, None) is not None:
             final = code if code is RefusalCode.NON_FINITE else None
-            self._post(ev.ArrivalLost(number, final, stalled=code is RefusalCode.TOO_SLOW))
+            self._post(ev.ArrivalLost(arrival, final, stalled=code is RefusalCode.TOO_SLOW))
 
     async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | RefusalCode:
         """Give a neighbor that catches up the present model of one slot."""
@@ -163,7 +144,7 @@ class Requests:
 
     def status(self) -> dict[str, Any]:
         """Return what this peer is doing, as JSON-ready values."""
-        return self._host.status() | {"open_streams": len(self._streams)} | self._about()
+        return self._host.status() | {"open_streams": len(self._open)} | self._about()
 
     def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Count a refusal that the server made."""
@@ -173,54 +154,42 @@ class Requests:
         """Return whether a frame of a neighbor's model has come, and stood for a heartbeat, since a time of the event loop."""
         return self._frame_at.get(sender, -math.inf) >= since
 
-    # ---- what the world does with streams -------------------------------------------------------------------------------
+    # ---- what the world does with arrivals ------------------------------------------------------------------------------
 
-    def read(self, number: int) -> None:
-        """Let a stream be read into a reserved buffer."""
-        stream, received = self._streams[number], self._host.receiving.reserve(self._streams[number].header)
-        stream.received, stream.read_at = received, asyncio.get_running_loop().time()
-        stream.arrival = Arrival(stream.header, received.payload, on_frame=lambda: self._frame(number))
-        self._stream_of[id(stream.arrival)] = number, stream
-        if not stream.answer.done():
-            stream.answer.set_result(stream.arrival)
+    def read(self, arrival: Arrival) -> None:
+        """Let an arrival be read into a reserved buffer."""
+        self._host.receiving.reserve(arrival)
+        arrival.read_at = asyncio.get_running_loop().time()
+        if not self._open[arrival].done():
+            self._open[arrival].set_result(None)
 
-    def _frame(self, number: int) -> None:
+    def _frame(self, arrival: Arrival) -> None:
         """Take a frame of a model for the heartbeat that waits behind it, twice a heartbeat interval at most."""
-        if number not in self._streams:  # of an older incarnation
+        if arrival not in self._open:  # of an older incarnation
             return
-        sender, now = self._streams[number].header.sender, asyncio.get_running_loop().time()
+        sender, now = arrival.sender, asyncio.get_running_loop().time()
         if now - self._frame_at.get(sender, 0.0) >= self._host.manifest.timeouts.heartbeat_s / 2:
             self._frame_at[sender] = now
             self._post(ev.HeartbeatReceived(self._host.heartbeat_of(sender)))
 
-    def answer(self, number: int, reply: PushReply) -> None:
-        """Answer a push; a stream that is to be folded stays until `take`.
+    def answer(self, arrival: Arrival, reply: PushReply) -> None:
+        """Answer a push; one that is to be folded stays until `take`.
 
         One that is being read is given up: the engine counts its buffer as free from now on.
         """
-        stream = self._streams.get(number)
-        if stream is None:
+        waiting = self._open.get(arrival)
+        if waiting is None:
             return
-        if stream.reply is not None:
-            if not stream.reply.done():
-                stream.reply.set_result(reply)
-        elif not stream.answer.done():
-            stream.answer.set_result(reply)
-        elif stream.arrival is not None:
-            stream.arrival.give_up(reply)
+        if not waiting.done():
+            waiting.set_result(reply)
+        elif reply.outcome is not Outcome.FOLDED:
+            arrival.give_up(reply)
         if reply.outcome is not Outcome.FOLDED:
-            self._forget(number)
+            del self._open[arrival]
 
-    def take(self, number: int) -> ReceivedModel:
-        """Remove a complete stream to fold its model."""
-        received = self._streams.pop(number).received
-        assert received is not None
-        return received
-
-    def _forget(self, number: int) -> None:
-        stream = self._streams.pop(number, None)
-        if stream is not None:
-            self._stream_of.pop(id(stream.arrival), None)
+    def take(self, arrival: Arrival) -> None:
+        """Remove an answered arrival: its model is folded now."""
+        del self._open[arrival]
 
 
 def _known(reply: PushReply) -> asyncio.Future[PushReply]:

@@ -26,6 +26,7 @@ from coordinator_free_bootstrap.strict_json import printable
 from peer import failpoints
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.checkpoint import Checkpoint
 from peer.core.counters import COUNTING
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
@@ -378,13 +379,13 @@ class AsyncioWorld:
 
     # ---- arrivals, work, disk -------------------------------------------------------------------------------------------
 
-    def read_arrival(self, stream: int) -> None:
+    def read_arrival(self, arrival: Arrival) -> None:
         """Let the server read a model."""
-        self.requests.read(stream)
+        self.requests.read(arrival)
 
-    def answer_arrival(self, stream: int, reply: PushReply) -> None:
+    def answer_arrival(self, arrival: Arrival, reply: PushReply) -> None:
         """Answer a push."""
-        self.requests.answer(stream, reply)
+        self.requests.answer(arrival, reply)
 
     def take_snapshot(self, effect: do.TakeSnapshot) -> None:
         """Snapshot at once."""
@@ -392,15 +393,16 @@ class AsyncioWorld:
 
     def fold_arrival(self, effect: do.FoldArrival) -> None:
         """Fold: on the fold thread, or here at once."""
+        self.requests.take(effect.arrival)
         if self._folds_here:
-            _folded(self, effect, self.requests.take(effect.stream))
-            self.post(ev.ArrivalFolded(effect.stream))
+            _folded(self, effect)
+            self.post(ev.ArrivalFolded(effect.arrival))
         else:
             self._spawn(self._folding(effect))
 
     async def _folding(self, effect: do.FoldArrival) -> None:
-        await self._on(self._fold, _folded, self, effect, self.requests.take(effect.stream))
-        self.post(ev.ArrivalFolded(effect.stream))
+        await self._on(self._fold, _folded, self, effect)
+        self.post(ev.ArrivalFolded(effect.arrival))
 
     def work(self, effect: do.Work) -> None:
         """Work on the compute thread."""
@@ -483,9 +485,9 @@ async def _ended(part: str, ending: Awaitable[None]) -> None:
         log.warning("%s has not ended within %g s: going on without it", part, CLOSE_S)
 
 
-def _folded(world: AsyncioWorld, effect: do.FoldArrival, received: Any) -> None:
+def _folded(world: AsyncioWorld, effect: do.FoldArrival) -> None:
     failpoints.reach("fold.begin")
-    world.host.receiving.fold(effect, received)
+    world.host.receiving.fold(effect)
     failpoints.reach("fold.end")
 
 

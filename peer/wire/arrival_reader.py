@@ -10,10 +10,11 @@ import grpc.aio
 from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer import failpoints
+from peer.core.arrivals import Arrival
 from peer.core.messages import ModelHeader, PushReply
 from peer.wire import convert, frames
 from peer.wire.access import CANCEL_DELAY_S, first_message, require_sender
-from peer.wire.handler import Arrival, RequestHandler
+from peer.wire.handler import RequestHandler
 from peer.wire.pacing import UNLIMITED, Pacing
 
 ACCEPTED_METADATA = "peer-accepted"  # initial metadata of an accepted push; absent if it is refused

@@ -6,48 +6,14 @@ No method calls a neighbor. Any of them may raise RemoteProtocolError; the serve
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
+from peer.core.arrivals import Arrival
 from peer.core.encoding import Payload
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
 from peer.wire.round_ring import RoundRing
-
-EMPTY = np.empty(0, np.uint8)
-
-
-@dataclass(eq=False)
-class Arrival:
-    """One incoming model that may be read: made by the peer, filled by the server.
-
-    Attributes:
-        header: what was offered.
-        buffer: uint8 [size_bytes], contiguous, reserved for this model until it is complete or lost.
-        norm_squared: sum of squares of the model, set before `RequestHandler.complete` for encoding float32; None for the
-            other encodings, whose values are checked when they are decoded (`encoding.norm_squared`).
-        on_frame: called with every frame: on a slow link heartbeats wait behind the model, so a frame stands for one.
-        verdict: the reply to the sender, set if the peer gave the model up before it was complete.
-        release: set by the server while it reads; makes it forget the buffer.
-    """
-
-    header: ModelHeader
-    buffer: NDArray[np.uint8]
-    norm_squared: float | None = None
-    on_frame: Callable[[], None] = lambda: None
-    verdict: PushReply | None = None
-    release: Callable[[], None] | None = None
-
-    def give_up(self, verdict: PushReply) -> None:
-        """Answer before the model is complete: the buffer is free from now on, and the remaining frames are discarded."""
-        self.verdict = verdict
-        if self.release is not None:
-            self.release()
-            self.buffer = EMPTY
 
 
 class RequestHandler(Protocol):

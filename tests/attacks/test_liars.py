@@ -79,7 +79,7 @@ class HonestPeer(AsyncioWorld):
         if effect.kind == "assign":
             await self._liar.before_round(self.peer_id, effect.round_index)
             held = {
-                "streams": len(self.requests._streams),
+                "streams": len(self.requests._open),
                 "buffers": self.host.state.arrivals.buffers(),
                 "tasks": len(self._tasks),
             }
@@ -174,7 +174,7 @@ def _check(run: Run) -> None:
             assert others <= set(senders), f"peer {p} closed round {line['round_index']} without an honest neighbor"
             assert len(senders) == len(set(senders)), "a model of one neighbor was folded twice in a round"
         _check_model(peer)
-        assert len(peer.requests._streams) == 0 == peer.host.state.arrivals.buffers()
+        assert len(peer.requests._open) == 0 == peer.host.state.arrivals.buffers()
         assert peer.largest["streams"] <= limits.streams_per_neighbor * len(peer.host.state.neighbors)
         assert peer.largest["buffers"] <= DEFAULTS.concurrent_receives
         assert peer.largest["tasks"] <= 8 * len(peer.host.state.neighbors), "tasks pile up"

@@ -11,9 +11,8 @@ import pytest
 from target import ATTACKER, GOOD, call, under_attack, until
 from target import push as push_frames
 
-from peer.core.messages import ModelHeader
+from peer.core.arrivals import Arrival
 from peer.core.stages import EXCHANGE
-from peer.host import ReceivedModel
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
 
@@ -31,11 +30,10 @@ def test_running_peer_keeps_at_most_the_buffers_that_its_engine_counts(tmp_path:
             reserved: asyncio.Queue[None] = asyncio.Queue()
             buffers: list[weakref.ref[Any]] = []
 
-            def watched(header: ModelHeader) -> ReceivedModel:
-                received = reserve(header)
-                buffers.append(weakref.ref(received.model))
+            def watched(arrival: Arrival) -> None:
+                reserve(arrival)
+                buffers.append(weakref.ref(arrival.model))
                 reserved.put_nowait(None)
-                return received
 
             def in_memory() -> int:
                 return sum(buffer() is not None for buffer in buffers)
@@ -56,7 +54,7 @@ def test_running_peer_keeps_at_most_the_buffers_that_its_engine_counts(tmp_path:
                     push.cancel()
                 await asyncio.gather(*pushes, return_exceptions=True)
                 await until(lambda: not target.open_streams() and not in_memory())
-                assert arrivals.buffers() == 0 and not target.world.requests._stream_of
+                assert arrivals.buffers() == 0 and not target.world.requests._open
             reply = await target.push_good()
             assert reply.outcome == peer_pb2.OUTCOME_FOLDED, reply
 

@@ -17,11 +17,11 @@ from wire_support import LIMITS, TIMEOUTS, Recorder, header_of, hello_of, linked
 
 from coordinator_free_bootstrap.errors import RefusalCode
 from coordinator_free_bootstrap.manifest import Timeouts
+from peer.core.arrivals import Arrival
 from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, PushReply, Select
 from peer.wire import convert, frames
 from peer.wire.access import REFUSAL_TRAILER
 from peer.wire.generated import peer_pb2
-from peer.wire.handler import Arrival
 from peer.wire.limits import REQUESTS_MAX
 from peer.wire.options import SERVICE, UNARY
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from peer.core.arrivals import Arrival
 from peer.core.encoding import Payload
 from peer.core.messages import (
     WIRE_VERSION,
@@ -26,7 +27,6 @@ from peer.core.messages import (
     PushReply,
 )
 from peer.wire.client import NeighborLink
-from peer.wire.handler import Arrival
 from peer.wire.round_ring import RoundRing
 from peer.wire.server import PeerServer
 

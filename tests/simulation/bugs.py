@@ -107,7 +107,7 @@ def one_model_less_is_enough(original, state, n):
 @plant(State, "has_delivered")
 def an_offer_counts_as_a_delivery(original, state, n):
     arrivals = state.arrivals
-    offers = any(header.sender == n for header in [*arrivals.offered.values(), *arrivals.reading.values()])
+    offers = any(each.sender == n for each in [*arrivals.offered.values(), *arrivals.reading.values()])
     return original(state, n) or (offers and state.neighbors[n].round_index >= state.round.index)
 
 
@@ -125,14 +125,16 @@ def models_are_folded_before_they_are_complete(original, receiver, now):
 
 
 @plant(Receiver, "_fold")
-def arrivals_are_booked_to_the_wrong_sender(original, receiver, stream, header):
-    state = receiver._state
+def arrivals_are_booked_to_the_wrong_sender(original, receiver, arrival):
+    state, header = receiver._state, arrival.header
     before = len(state.effects)
-    original(receiver, stream, header)
+    original(receiver, arrival)
     for index in range(before, len(state.effects)):
         effect = state.effects[index]
         if isinstance(effect, do.FoldArrival) and header.slot == 0:
-            state.effects[index] = replace(effect, header=replace(header, sender=state.peer_id))
+            state.effects[index] = replace(
+                effect, arrival=replace(arrival, header=replace(header, sender=state.peer_id))
+            )
 
 
 @plant(Receiver, "advance")

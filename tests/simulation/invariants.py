@@ -43,6 +43,7 @@ from peer.algorithms.dfca import Dfca, DfcaState
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.averaging import Vector, fold
 from peer.core.encoding import DELTAS
 from peer.core.liveness import NeighborState
@@ -50,7 +51,6 @@ from peer.core.lockstep import Lockstep
 from peer.core.messages import ModelHeader, Pass, PushReply
 from peer.core.model_store import SnapshotKey
 from peer.core.stages import EXCHANGE, Stage
-from peer.host import ReceivedModel
 from peer.zoo.algorithms.centers import OwnNearCenters
 from tests.oracle import encodings
 from tests.oracle.reference import collect, merge
@@ -177,7 +177,7 @@ class Checker:
                 if 0 < known < now:
                     self.mark(f"handshake with a new incarnation while {process.engine.stage}")
             case (
-                ev.ArrivalOffered(_, said)
+                ev.ArrivalOffered(Arrival(said))
                 | ev.SelectReceived(said)
                 | ev.PassReceived(said)
                 | ev.HeartbeatReceived(said)
@@ -229,7 +229,7 @@ class Checker:
     def _limits(self, process: Process) -> None:
         limits, offered = self.world.manifest.limits, process.engine.state.arrivals.offered
         if len(offered) > limits.streams_per_neighbor:
-            most = max(Counter(header.sender for header in offered.values()).values())
+            most = max(Counter(arrival.sender for arrival in offered.values()).values())
             self.require(most <= limits.streams_per_neighbor, "I8", f"{most} streams of one neighbor are unread")
         snapshots = len(process.workspace.models._snapshots)
         self.require(snapshots <= 3 * 3 * process.engine.state.algorithm.slots, "I8", "too many snapshots are kept")
@@ -366,14 +366,13 @@ class Checker:
         self.require(base is not None, "I10", f"{header.key}: a delta is used without a base")
         return (base + found.astype(np.float32)).astype(np.float64)
 
-    def screens(
-        self, process: Process, header: ModelHeader, received: ReceivedModel, rejection: Refusal | None
-    ) -> None:
+    def screens(self, process: Process, arrival: Arrival, rejection: Refusal | None) -> None:
         """A complete model was screened."""
         bound, shadow = self.world.manifest.screening.norm_bound, self.shadows[process]
         if bound is None or (rejection is not None and rejection.code is RefusalCode.NO_BASE):
             return
-        found = self._exact(process, header, received.payload.tobytes())
+        header = arrival.header
+        found = self._exact(process, header, arrival.buffer.tobytes())
         allowed = bound * float(np.linalg.norm(shadow.centers[header.slot].astype(np.float64)))
         norm, refused = float(np.linalg.norm(found)), rejection is not None and rejection.code is RefusalCode.NORM_BOUND
         if abs(norm - allowed) > 1e-5 * allowed and (rejection is None or refused):
@@ -387,14 +386,14 @@ class Checker:
             self.require(fits, "I12", f"{process.peer_id} folds a model of {sender}, asked were {sorted(asked)}")
             self.mark("folded from a neighbor that was asked")
 
-    def folds(self, process: Process, effect: do.FoldArrival, received: ReceivedModel) -> None:
+    def folds(self, process: Process, effect: do.FoldArrival) -> None:
         """An arrival is about to be folded."""
         header, shadow = effect.header, self.shadows[process]
         self.require(header.sender in self.world.graph.neighbors(process.peer_id), "I6", f"folded from {header.sender}")
         self.require(
             not shadow.tensors_busy, "I1", f"a fold runs beside other work on tensors ({process.engine.stage})"
         )
-        payload = received.payload.tobytes()
+        payload = effect.arrival.buffer.tobytes()
         shadow.exact = self._exact(process, header, payload)
         shadow.kept[header.sender, header.slot] = shadow.exact.astype(np.float32)
         if self.world.manifest.encoding in DELTAS:

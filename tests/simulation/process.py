@@ -20,12 +20,13 @@ from peer.algorithms.base import Algorithm
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.checkpoint import Checkpoint
 from peer.core.constants import DEFAULTS
 from peer.core.encoding import view_of
 from peer.core.engine import Engine
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, Outcome, PullRequest, PushReply
-from peer.host import Probe, ReceivedModel, build_host
+from peer.host import Probe, build_host
 from tests.simulation.network import Push
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class Process(Probe):
         self._calls = 0
         self._next_stream = 0
         self.streams: dict[int, Push] = {}
-        self.buffers: dict[int, ReceivedModel] = {}
-        self._complete: set[int] = set()
+        self.arrivals: dict[int, Arrival] = {}
+        self._reading: set[int] = set()
         self._verdicts: dict[int, PushReply] = {}
         self.effect_present: tuple[int, ...] = ()
         self._fold_free_at = self._disk_free_at = 0.0
@@ -287,14 +288,15 @@ class Process(Probe):
         self._next_stream += 1
         push.stream = self._next_stream
         self.streams[push.stream] = push
-        self.host.post(ev.ArrivalOffered(push.stream, push.header))
+        arrival = self.arrivals[push.stream] = Arrival(push.header, stream=push.stream)
+        self.host.post(ev.ArrivalOffered(arrival))
 
-    def read_arrival(self, stream: int) -> None:
+    def read_arrival(self, arrival: Arrival) -> None:
         """Let the bytes flow into a buffer whose content would be noticed before it is complete."""
-        received = self.host.receiving.reserve(self.streams[stream].header)
-        received.payload.fill(0xFF)  # NaN in every encoding that has one
-        self.buffers[stream] = received
-        self.network.transfer(self.streams[stream])
+        self.host.receiving.reserve(arrival)
+        arrival.buffer.fill(0xFF)  # NaN in every encoding that has one
+        self._reading.add(arrival.stream)
+        self.network.transfer(self.streams[arrival.stream])
 
     def complete(self, push: Push, payload: NDArray[np.uint8]) -> None:
         """All bytes are here."""
@@ -303,17 +305,16 @@ class Process(Probe):
         if push.stream not in self.streams:
             self.network.reply(push, self._verdicts.pop(push.stream))
             return
-        received = self.buffers[push.stream]
-        np.copyto(received.payload, payload)
-        rejection = self.host.receiving.screen(push.header, received)
-        self.world.checker.screens(self, push.header, received, rejection)
+        arrival = self.arrivals[push.stream]
+        np.copyto(arrival.buffer, payload)
+        rejection = self.host.receiving.screen(arrival)
+        self.world.checker.screens(self, arrival, rejection)
         if rejection is not None:
             self.world.checker.mark(f"refused {rejection.code}")
             del self.streams[push.stream]
             self.network.reply(push, PushReply(Outcome.REFUSED, rejection.code))
-        else:
-            self._complete.add(push.stream)
-        self.host.arrived(push.stream, push.source, rejection)
+        self._reading.discard(push.stream)
+        self.host.arrived(arrival, rejection)
 
     def refused_bytes(self, push: Push, code: RefusalCode) -> None:
         """The bytes are not what they should be."""
@@ -321,39 +322,40 @@ class Process(Probe):
             return
         self.world.checker.mark(f"refused {code}")
         if self.streams.pop(push.stream, None) is not None:
-            self.host.post(ev.ArrivalLost(push.stream, stalled=code is RefusalCode.TOO_SLOW))
+            self.host.post(ev.ArrivalLost(self.arrivals[push.stream], stalled=code is RefusalCode.TOO_SLOW))
         self.network.reply(push, PushReply(Outcome.REFUSED, code))
 
     def cut(self, push: Push) -> None:
         """A stream broke off."""
         if self.streams.pop(push.stream, None) is not None:
             self.world.checker.mark("stream cut")
-            self.host.post(ev.ArrivalLost(push.stream))
+            self.host.post(ev.ArrivalLost(self.arrivals[push.stream]))
 
-    def answer_arrival(self, stream: int, reply: PushReply) -> None:
+    def answer_arrival(self, arrival: Arrival, reply: PushReply) -> None:
         """Answer a push."""
+        stream = arrival.stream
         push = self.streams.get(stream)
         self.world.checker.replies(self, reply, push)
         if push is None:
             return
         if reply.outcome is not Outcome.FOLDED:
             del self.streams[stream]
-        if stream in self.buffers and stream not in self._complete:  # being read
+        if stream in self._reading:
             self._verdicts[stream] = reply  # its sender hears when all bytes have come, as over gRPC
         else:
             self.network.reply(push, reply)
 
     def fold_arrival(self, effect: do.FoldArrival) -> None:
         """Fold after a while, one arrival at a time."""
-        push, received = self.streams.pop(effect.stream), self.buffers.pop(effect.stream)
+        del self.streams[effect.arrival.stream]
         self._fold_free_at = max(self.world.now, self._fold_free_at) + self._rng.uniform(0.0001, 0.002)
-        self.later(self._fold_free_at - self.world.now, self._fold, effect, push, received)
+        self.later(self._fold_free_at - self.world.now, self._fold, effect)
 
-    def _fold(self, effect: do.FoldArrival, push: Push, received: ReceivedModel) -> None:
-        self.world.checker.folds(self, effect, received)
-        self.host.receiving.fold(effect, received)
+    def _fold(self, effect: do.FoldArrival) -> None:
+        self.world.checker.folds(self, effect)
+        self.host.receiving.fold(effect)
         self.world.checker.has_folded(self, effect)
-        self.host.post(ev.ArrivalFolded(effect.stream))
+        self.host.post(ev.ArrivalFolded(effect.arrival))
 
     # ---- work, pulls, disk ------------------------------------------------------------------------------------------
 

@@ -62,7 +62,8 @@ class TracedWorld(World):
         match effect:
             case do.Work(kind, round_index, step) if kind != "train":
                 return f"{kind} round {round_index}" + (f" step {step}" if step else "")
-            case do.FoldArrival(_, header):
+            case do.FoldArrival():
+                header = effect.header
                 return f"folds {header.sender}'s slot {header.slot} of round {header.round_index}"
             case do.AnswerArrival(_, outcome, refusal) if str(outcome) != "folded":
                 return f"answers {refusal or outcome}"

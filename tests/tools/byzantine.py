@@ -21,7 +21,7 @@ from peer.core import events as ev
 from peer.core.averaging import Vector
 from peer.core.encoding import Payload, decode, encode
 from peer.core.messages import ModelHeader
-from peer.host.receiving import ReceivedModel, Receiving
+from peer.host.receiving import Receiving
 from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.process import transport_security
 from peer.runtime.world import AsyncioWorld
@@ -84,13 +84,13 @@ class ByzantinePeer(AsyncioWorld):
         self.replies[place] = await super()._push(neighbor, lambda: (header, false_payload))
         return self.replies[place]
 
-    def _record_and_fold(self, effect: do.FoldArrival, received: ReceivedModel) -> None:
+    def _record_and_fold(self, effect: do.FoldArrival) -> None:
         place = effect.header.round_index, effect.header.sender
-        assert received.model is not None, "the run's encoding must be float32"
-        self.received[place] = received.model.copy()
+        assert effect.arrival.model is not None, "the run's encoding must be float32"
+        self.received[place] = effect.arrival.model.copy()
         if place not in self.at_start:
             self._read_checkpoint(*place)
-        Receiving.fold(self.host.receiving, effect, received)
+        Receiving.fold(self.host.receiving, effect)
 
     def _read_checkpoint(self, round_index: int, neighbor: int) -> None:
         """Read the checkpoint of a neighbor that has sent in a round; it keeps it until we have sent in the next round."""

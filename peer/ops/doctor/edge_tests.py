@@ -24,10 +24,10 @@ from coordinator_free_bootstrap.errors import (
 )
 from coordinator_free_bootstrap.rates import declared_rate
 from coordinator_free_bootstrap.strict_json import loads, printable
+from peer.core.arrivals import Arrival
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
 from peer.runtime.edges import Edges
 from peer.wire.client import NeighborLink
-from peer.wire.handler import Arrival
 from peer.wire.proxy import HttpProxy
 from peer.wire.round_ring import RoundRing
 from peer.wire.security import MutualTls

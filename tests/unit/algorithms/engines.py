@@ -17,6 +17,7 @@ from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdState
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.decisions import AlgorithmState
 from peer.core.engine import Engine, make_hello
 from peer.core.messages import WIRE_VERSION, Control, ModelHeader, Outcome, Select
@@ -98,16 +99,16 @@ class World:
                 if delay is not None:
                     self.count += 1
                     self.senders[self.count] = peer
-                    self.post(neighbor, ev.ArrivalOffered(self.count, header), delay)
-            case do.ReadArrival(stream):
-                self.read(peer, stream)
-            case do.AnswerArrival(stream, outcome, refusal, reason):
+                    self.post(neighbor, ev.ArrivalOffered(Arrival(header, stream=self.count)), delay)
+            case do.ReadArrival(arrival):
+                self.read(peer, arrival)
+            case do.AnswerArrival(arrival, outcome, refusal, reason):
                 self.answers.append((peer, effect))
-                if stream in self.senders:
-                    self.post(self.senders.pop(stream), ev.SendAnswered(peer, outcome, refusal, reason))
-            case do.FoldArrival(stream):
+                if arrival.stream in self.senders:
+                    self.post(self.senders.pop(arrival.stream), ev.SendAnswered(peer, outcome, refusal, reason))
+            case do.FoldArrival(arrival):
                 self.folds.append((peer, effect))
-                self.post(peer, ev.ArrivalFolded(stream))
+                self.post(peer, ev.ArrivalFolded(arrival))
             case do.Work(kind):
                 after_s = self.train_s(peer) if kind == "train" else 0.001
                 self.post(peer, ev.WorkDone(kind, self.worked(peer, effect)), after_s)
@@ -147,9 +148,9 @@ class World:
             self.post(sender, ev.SendFailed(receiver, "lost"))
         return delay
 
-    def read(self, peer: int, stream: int) -> None:
+    def read(self, peer: int, arrival: Arrival) -> None:
         """Read an arrival: it is complete and passes screening."""
-        self.post(peer, ev.ArrivalComplete(stream))
+        self.post(peer, ev.ArrivalComplete(arrival))
 
     def worked(self, peer: int, work: do.Work) -> AlgorithmState:
         """Return the algorithm's state after a piece of work; `assign` selects what the script says."""

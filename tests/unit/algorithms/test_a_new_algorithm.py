@@ -19,6 +19,7 @@ from peer.algorithms.base import Algorithm
 from peer.algorithms.fedspd_decisions import FedSpdState
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.decisions import Offer
 from peer.core.effects import Target
 from peer.core.engine import make_hello
@@ -236,8 +237,10 @@ def test_wrong_selections_are_refused(changes, code):
 def test_models_that_contradict_the_selection_are_refused_and_the_run_completes(changes, code):
     world = in_round_3()
     engine = world.engines[0]
-    effects = engine.step(ev.ArrivalOffered(99_000, header(**({"round_index": 3} | changes))), world.now)
-    (answer,) = [e for e in effects if isinstance(e, do.AnswerArrival) and e.stream == 99_000]
+    effects = engine.step(
+        ev.ArrivalOffered(Arrival(header(**({"round_index": 3} | changes)), stream=99_000)), world.now
+    )
+    (answer,) = [e for e in effects if isinstance(e, do.AnswerArrival) and e.arrival.stream == 99_000]
     assert (answer.outcome, answer.refusal) == (Outcome.REFUSED, code)
     engine.state.refusals.clear()
     assert_complete(world.run())

@@ -7,6 +7,7 @@ from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.algorithms.dfedavg import DFedAvg
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.engine import Engine
 from peer.core.messages import Outcome, Pass, Select
 from tests.simulation.options import Options, manifest
@@ -109,7 +110,7 @@ def test_a_model_that_was_not_asked_for_is_not_read():
     graph = graph_of(5, 2)
     engine, now = engine_of(graph)
     other = next(n for n in graph.neighbors(0) if n not in asked(graph, 0, 0))
-    effects = engine.step(ev.ArrivalOffered(1, header(sender=other, round_index=0)), now)
+    effects = engine.step(ev.ArrivalOffered(Arrival(header(sender=other, round_index=0), stream=1)), now)
     assert [e.outcome for e in effects if hasattr(e, "outcome")] == [Outcome.UNUSED]
     assert engine.state.totals["models_unused"] == 1
 

@@ -11,6 +11,7 @@ from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.messages import ModelHeader, Outcome, Pass, Select
 from tests.unit.algorithms.engines import LOST, World
 from tests.unit.algorithms.messages import header
@@ -248,8 +249,8 @@ def test_bad_selection_is_refused_and_changes_nothing(bad, code):
 def test_bad_model_is_refused_unread_and_counted(bad, code):
     world, engine = running()
     before = state_of(engine)
-    effects = engine.step(ev.ArrivalOffered(99_000, bad), world.now)
-    (answer,) = [e for e in effects if isinstance(e, do.AnswerArrival) and e.stream == 99_000]
+    effects = engine.step(ev.ArrivalOffered(Arrival(bad, stream=99_000)), world.now)
+    (answer,) = [e for e in effects if isinstance(e, do.AnswerArrival) and e.arrival.stream == 99_000]
     assert (answer.outcome, answer.refusal) == (Outcome.REFUSED, code) and answer.reason
     assert dict(engine.state.refusals) == {code: 1} and state_of(engine) == before
     assert done(world.run())
@@ -257,8 +258,10 @@ def test_bad_model_is_refused_unread_and_counted(bad, code):
 
 def test_model_of_a_round_that_is_over_is_stale_and_not_refused():
     world, engine = running()
-    effects = engine.step(ev.ArrivalOffered(99_000, header(round_index=0, slot=1)), world.now)
-    assert [e.outcome for e in effects if isinstance(e, do.AnswerArrival) and e.stream == 99_000] == [Outcome.STALE]
+    effects = engine.step(ev.ArrivalOffered(Arrival(header(round_index=0, slot=1), stream=99_000)), world.now)
+    assert [e.outcome for e in effects if isinstance(e, do.AnswerArrival) and e.arrival.stream == 99_000] == [
+        Outcome.STALE
+    ]
     assert not engine.state.refusals
 
 
@@ -280,11 +283,11 @@ def test_label_conflict_is_counted_and_not_waited_for():
     world = World(graph, lambda peer, t: 0)
     read = world.read
 
-    def screened(peer, stream):
+    def screened(peer, arrival):
         if peer == 1:
-            return read(peer, stream)
-        world.post(peer, ev.ArrivalLost(stream, RefusalCode.LABEL_CONFLICT))
-        sender = world.senders.pop(stream)
+            return read(peer, arrival)
+        world.post(peer, ev.ArrivalLost(arrival, RefusalCode.LABEL_CONFLICT))
+        sender = world.senders.pop(arrival.stream)
         return world.post(sender, ev.SendAnswered(peer, Outcome.REFUSED, RefusalCode.LABEL_CONFLICT))
 
     world.read = screened

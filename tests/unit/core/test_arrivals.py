@@ -2,7 +2,7 @@
 
 import pytest
 
-from peer.core.arrivals import Arrivals
+from peer.core.arrivals import Arrival, Arrivals
 from peer.core.messages import ModelHeader
 
 
@@ -35,26 +35,28 @@ def test_stream_is_forgotten_from_any_table():
     arrivals = Arrivals()
     tables = (arrivals.offered, arrivals.reading, arrivals.complete, arrivals.folding)
     for stream, table in enumerate(tables):
-        table[stream] = header(sender=stream)
+        table[stream] = Arrival(header(sender=stream), stream=stream)
     assert arrivals.buffers() == 3, "an unread stream holds no buffer"
-    assert arrivals.open_streams() == [0, 1, 2], "a stream that is being folded is answered"
-    assert [arrivals.forget(stream).sender for stream in range(4)] == [0, 1, 2, 3]
-    assert arrivals.forget(0) is None and not any(tables)
+    assert [each.stream for each in arrivals.unanswered()] == [0, 1, 2], "a stream that is being folded is answered"
+    known = [arrival for table in tables for arrival in table.values()]
+    assert all(map(arrivals.forget, known)) and not any(tables)
+    assert not any(map(arrivals.forget, known))
 
 
 def test_only_unread_streams_can_be_replaced_or_ended():
     arrivals = Arrivals()
-    arrivals.offered[1], arrivals.reading[2], arrivals.complete[3] = header(slot=0), header(slot=1), header(slot=2)
-    assert arrivals.unread_of(1) == [1, 2] and arrivals.unread_of(2) == []
-    assert [arrivals.unread_copy(header(slot=slot)) for slot in range(3)] == [1, 2, None]
+    unread, read, complete = (Arrival(header(slot=slot), stream=slot) for slot in range(3))
+    arrivals.offered[0], arrivals.reading[1], arrivals.complete[2] = unread, read, complete
+    assert arrivals.unread_of(1) == [unread, read] and arrivals.unread_of(2) == []
+    assert [arrivals.unread_copy(header(slot=slot)) for slot in range(3)] == [unread, read, None]
     assert arrivals.unread_copy(header(slot=0, incarnation=2)) is None, "another incarnation's model is another model"
     assert arrivals.has_complete(header(slot=2)) and not arrivals.has_complete(header(slot=1))
 
 
 def test_senders_of_a_step_are_those_with_an_offered_or_complete_model():
     arrivals = Arrivals()
-    arrivals.offered[1], arrivals.complete[2] = header(sender=1), header(sender=2)
-    arrivals.reading[3], arrivals.offered[4] = header(sender=3), header(sender=4, round_index=1)
+    arrivals.offered[1], arrivals.complete[2] = Arrival(header(sender=1)), Arrival(header(sender=2))
+    arrivals.reading[3], arrivals.offered[4] = Arrival(header(sender=3)), Arrival(header(sender=4, round_index=1))
     assert arrivals.senders_at((0, 0)) == {1, 2}
 
 

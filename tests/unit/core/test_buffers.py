@@ -6,6 +6,7 @@ from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.algorithms.dfca import Dfca
 from peer.core import effects as do
+from peer.core.arrivals import Arrival
 from peer.core.buffers import GIVEN_UP, PAUSE, Buffers
 from peer.core.constants import Constants
 from peer.core.messages import ModelHeader
@@ -27,22 +28,22 @@ class Driven:
     def offer(self, sender, round_index=0):
         self.streams += 1
         header = ModelHeader(sender, 1, round_index, 0, 0, 0, 1, 4, 1.0, (), 24, "float32")
-        self.run.arrivals.offered[self.streams] = header
+        self.run.arrivals.offered[self.streams] = Arrival(header, stream=self.streams)
         return self.streams
 
     def room(self, sender):
         return self.buffers.has_room(sender, None, self.now, in_turn=True)
 
     def read(self, stream):
-        header = self.run.arrivals.reading[stream] = self.run.arrivals.offered.pop(stream)
-        self.buffers.begin(stream, header.sender, self.now)
+        arrival = self.run.arrivals.reading[stream] = self.run.arrivals.offered.pop(stream)
+        self.buffers.begin(arrival, self.now)
 
     def end(self, stream, after, complete=True):
         """End a transfer, and the fold of its model."""
         self.now += after
-        header = self.run.arrivals.reading.pop(stream)
+        arrival = self.run.arrivals.reading.pop(stream)
         if complete:
-            self.run.arrivals.complete[stream] = header
+            self.run.arrivals.complete[stream] = arrival
         self.buffers.note(self.now)
         self.run.arrivals.complete.clear()
 
@@ -65,8 +66,16 @@ def test_neighbors_are_read_in_rotation_whatever_rounds_they_claim():
     for sender in (3, 1, 2):
         driven.transfer(sender, 0.1)
     offered = {sender: driven.offer(sender, round_index) for sender, round_index in ((1, 0), (2, 1), (3, 5))}
-    assert [stream for stream, _ in driven.buffers.in_order(by_round=False)] == [offered[3], offered[1], offered[2]]
-    assert [stream for stream, _ in driven.buffers.in_order(by_round=True)] == [offered[1], offered[2], offered[3]]
+    assert [arrival.stream for arrival in driven.buffers.in_order(by_round=False)] == [
+        offered[3],
+        offered[1],
+        offered[2],
+    ]
+    assert [arrival.stream for arrival in driven.buffers.in_order(by_round=True)] == [
+        offered[1],
+        offered[2],
+        offered[3],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +121,7 @@ def test_slow_transfers_that_hold_all_buffers_give_one_up_to_a_waiting_neighbor(
     driven.now = due
     driven.buffers.give_up_slow(driven.now)
     (answer,) = [effect for effect in driven.run.effects if isinstance(effect, do.AnswerArrival)]
-    assert (answer.stream, answer.refusal) == (first, RefusalCode.TOO_SLOW)
+    assert (answer.arrival.stream, answer.refusal) == (first, RefusalCode.TOO_SLOW)
     assert driven.room(3)
     driven.offer(1)
     driven.now += 0.1

@@ -5,6 +5,7 @@ import pytest
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.messages import Pass
 from peer.core.stages import Stage
 from tests.unit.core.test_neighbor_leaves import leave, rounds_of_1_s
@@ -204,8 +205,9 @@ def test_warning_on_rounds_alone_says_why_a_neighbor_does_not_agree():
 def test_round_with_a_model_of_a_neighbor_that_died_later_is_not_alone():
     driven = Driven("lockstep", peers=2)
     driven.exchange()
-    driven.step(ev.ArrivalOffered(1, header(1)))
-    driven.step(ev.ArrivalComplete(1)), driven.step(ev.ArrivalFolded(1))
+    arrival = Arrival(header(1), stream=1)
+    for event in (ev.ArrivalOffered, ev.ArrivalComplete, ev.ArrivalFolded):
+        driven.step(event(arrival))
     while driven.engine.stage is Stage.EXCHANGING:  # our own model is not taken
         driven.step(ev.Tick(), after=0.5)
     assert not driven.state.neighbors[1].liveness.is_live

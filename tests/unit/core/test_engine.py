@@ -11,6 +11,7 @@ from coordinator_free_bootstrap.handshake import Compared
 from peer.algorithms.dfca import Dfca, DfcaState
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.engine import Engine, make_hello
 from peer.core.liveness import NeighborState
 from peer.core.messages import Heartbeat, ModelHeader, Outcome, Pass, Phase, Select
@@ -30,7 +31,7 @@ class Driven:
         algorithm = Dfca(self.graph.manifest, 0, self.graph)
         self.engine = Engine(State(0, self.graph, algorithm, 7, model_bytes=24, algorithm_state=DfcaState((0,), 4)))
         self.now = START
-        self.streams = 0
+        self.arrivals: list[Arrival] = []
         self.step(ev.Tick())
 
     def step(self, event, after=0.0):
@@ -49,8 +50,14 @@ class Driven:
         return ModelHeader(**(fields | changes))
 
     def offer(self, sender=1, **changes):
-        self.streams += 1
-        return self.step(ev.ArrivalOffered(self.streams, self.header(sender, **changes)))
+        self.arrivals.append(Arrival(self.header(sender, **changes), stream=len(self.arrivals) + 1))
+        return self.step(ev.ArrivalOffered(self.arrivals[-1]))
+
+    def arrival(self, stream):
+        return self.arrivals[stream - 1]
+
+    def complete(self, stream):
+        return self.step(ev.ArrivalComplete(self.arrival(stream)))
 
     def work(self, kind, **fields):
         state = DfcaState((0,), 4, cluster_index=0, masses=(1.0,), relayed_losses=(0.0,))
@@ -66,8 +73,7 @@ class Driven:
     def deliver(self, sender, **changes):
         """Let a neighbor's model arrive complete; acknowledge its fold."""
         effects = self.offer(sender, **changes)
-        stream = self.streams
-        effects += self.step(ev.ArrivalComplete(stream)) + self.step(ev.ArrivalFolded(stream))
+        effects += self.step(ev.ArrivalComplete(self.arrivals[-1])) + self.step(ev.ArrivalFolded(self.arrivals[-1]))
         return effects
 
     def answered(self, neighbor):
@@ -118,12 +124,12 @@ def test_arrivals_are_read_from_training_on_and_folded_by_neighbor_id():
     driven.hello(2)
     driven.offer(2)
     assert not of(driven.step(ev.Tick()), do.ReadArrival), "nothing is read before assign is done"
-    assert of(driven.work("assign"), do.ReadArrival) == [do.ReadArrival(1)], (
+    assert of(driven.work("assign"), do.ReadArrival) == [do.ReadArrival(driven.arrival(1))], (
         "one buffer stays free for the neighbor in turn"
     )
-    assert of(driven.offer(1), do.ReadArrival) == [do.ReadArrival(2)]
-    assert not of(driven.step(ev.ArrivalComplete(1)), do.FoldArrival), "2 waits for 1"
-    folds = of(driven.step(ev.ArrivalComplete(2)), do.FoldArrival)
+    assert of(driven.offer(1), do.ReadArrival) == [do.ReadArrival(driven.arrival(2))]
+    assert not of(driven.complete(1), do.FoldArrival), "2 waits for 1"
+    folds = of(driven.complete(2), do.FoldArrival)
     assert [fold.header.sender for fold in folds] == [1, 2]
 
 
@@ -148,9 +154,9 @@ def test_step_closes_with_the_model_that_completes_it_though_it_is_of_no_use():
     driven.begin()
     driven.work("train")
     driven.answered(1), driven.answered(2)
-    driven.offer(1), driven.step(ev.ArrivalComplete(1))
+    driven.offer(1), driven.complete(1)
     assert driven.engine.stage is Stage.EXCHANGING
-    driven.offer(2), driven.step(ev.ArrivalComplete(2))
+    driven.offer(2), driven.complete(2)
     assert driven.engine.stage is Stage.CLOSING and driven.engine.state.totals["models_unused"] == 2
 
 
@@ -328,15 +334,15 @@ def test_copy_of_a_complete_model_is_read_only_if_the_first_is_lost(lost):
     driven = Driven()
     driven.begin()
     driven.offer(2)
-    driven.step(ev.ArrivalComplete(1))
+    driven.complete(1)
     effects = driven.offer(2)
     assert not of(effects, do.ReadArrival) and not of(effects, do.AnswerArrival)
     if lost:
-        assert of(driven.step(ev.ArrivalLost(1)), do.ReadArrival) == [do.ReadArrival(2)]
+        assert of(driven.step(ev.ArrivalLost(driven.arrival(1))), do.ReadArrival) == [do.ReadArrival(driven.arrival(2))]
     else:
         effects = driven.deliver(1)
-        assert {fold.stream for fold in of(effects, do.FoldArrival)} == {1, 3}
-        assert do.AnswerArrival(2, Outcome.DUPLICATE) in effects
+        assert {fold.arrival.stream for fold in of(effects, do.FoldArrival)} == {1, 3}
+        assert do.AnswerArrival(driven.arrival(2), Outcome.DUPLICATE) in effects
 
 
 def test_model_of_a_closed_round_is_stale():
@@ -825,7 +831,7 @@ def test_equal_event_sequences_give_equal_effects():
         driven = Driven()
         return [driven.begin(), driven.work("train"), driven.deliver(1), driven.deliver(2), driven.step(ev.Tick(), 1.0)]
 
-    assert effects() == effects()
+    assert repr(effects()) == repr(effects()), "arrivals are equal by identity only"
 
 
 def test_hello_is_made_only_for_a_neighbor():
@@ -857,7 +863,7 @@ def test_refused_complete_model_is_counted_by_code_and_not_waited_for():
     driven.begin()
     driven.work("train")
     driven.offer(1)
-    driven.step(ev.ArrivalLost(1, RefusalCode.NORM_BOUND))
+    driven.step(ev.ArrivalLost(driven.arrival(1), RefusalCode.NORM_BOUND))
     assert driven.engine.waits.waiting_for() == [2] and driven.engine.state.totals["models_rejected"] == 1
     driven.deliver(2)
     driven.answered(1)

@@ -11,6 +11,7 @@ import peer
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core import invariants
+from peer.core.arrivals import Arrival
 from peer.core.engine import Engine
 from peer.core.invariants import ALWAYS, BY_STAGE, InvariantBroken, check
 from peer.core.messages import Pass, Select
@@ -54,8 +55,8 @@ def exchanging(**run):
 
 def folding():
     driven = exchanging(clusters=1)
-    driven.step(ev.ArrivalOffered(1, header(1)))
-    driven.step(ev.ArrivalComplete(1))
+    arrival = Arrival(header(1), stream=1)
+    driven.step(ev.ArrivalOffered(arrival)), driven.step(ev.ArrivalComplete(arrival))
     return driven
 
 
@@ -64,7 +65,8 @@ def async_folding():
     for n in (1, 2):
         driven.hello(n)
     driven.work("assign")
-    driven.step(ev.ArrivalOffered(1, header(1))), driven.step(ev.ArrivalComplete(1))
+    arrival = Arrival(header(1), stream=1)
+    driven.step(ev.ArrivalOffered(arrival)), driven.step(ev.ArrivalComplete(arrival))
     driven.work("train")
     return driven
 
@@ -123,7 +125,7 @@ def effect_of(driven, effect):
 
 
 def put(table, stream, sender=1):
-    return lambda driven: getattr(driven.state.arrivals, table).update({stream: header(sender)})
+    return lambda driven: getattr(driven.state.arrivals, table).update({stream: Arrival(header(sender), stream=stream)})
 
 
 def in_two_tables(driven):
@@ -174,17 +176,17 @@ def all_delivered(driven):
 def unasked(driven):
     in_the_plan(asking=True, asked=frozenset({2}))(driven)
     driven.state.planner.plan = lambda t: driven.state.plan
-    effect_of(driven, do.FoldArrival(1, header(1), ()))
+    effect_of(driven, do.FoldArrival(Arrival(header(1), stream=1), ()))
     driven.state.arrivals.mark_folded(header(1))
 
 
 def of_a_later_step(driven):
-    effect_of(driven, do.FoldArrival(1, header(1, 1), ()))
+    effect_of(driven, do.FoldArrival(Arrival(header(1, 1), stream=1), ()))
     driven.state.arrivals.mark_folded(header(1, 1))
 
 
 def forgotten(driven):
-    effect_of(driven, do.FoldArrival(1, header(1), ()))
+    effect_of(driven, do.FoldArrival(Arrival(header(1), stream=1), ()))
     driven.state.arrivals.folded.clear()
 
 

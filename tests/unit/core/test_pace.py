@@ -11,13 +11,14 @@ from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import FedSpdState
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.asynchronous import Async
 from peer.core.constants import DEFAULTS, Constants
 from peer.core.engine import Engine
 from peer.core.liveness import NeighborState
 from peer.core.lockstep import Lockstep
 from peer.core.messages import Heartbeat, ModelHeader, Outcome, Pass, Phase, Select
-from peer.core.round_rate import RoundRate
+from peer.core.partition import RoundRate
 from peer.core.stages import Stage
 from peer.core.state import State
 from tests.simulation.options import manifest
@@ -559,8 +560,8 @@ def test_async_tells_each_round_to_neighbors_and_lockstep_does_not(pace):
 def test_models_behind_a_neighbor_that_delivers_nothing_are_folded_before_the_deadline():
     driven = Driven("lockstep", timeouts=TIMEOUTS | {"round_deadline_s": 8.0}, clusters=1)
     driven.exchange()
-    effects = driven.step(ev.ArrivalOffered(1, header(2)))
-    effects += driven.step(ev.ArrivalComplete(1))
+    arrival = Arrival(header(2), stream=1)
+    effects = driven.step(ev.ArrivalOffered(arrival)) + driven.step(ev.ArrivalComplete(arrival))
     began = driven.state.round.began_at
     while driven.engine.stage is Stage.EXCHANGING and driven.now < began + 5.5:
         driven.heartbeat(1), driven.heartbeat(2)
@@ -606,6 +607,6 @@ def test_neighbor_whose_transfers_stop_twice_is_not_waited_for_in_the_step():
     driven.take_all(1, 2), driven.passes(2)
     for stream in (1, 2):
         assert driven.engine.stage is Stage.EXCHANGING
-        driven.step(ev.ArrivalOffered(stream, header(1)))
-        driven.step(ev.ArrivalLost(stream, stalled=True))
+        arrival = Arrival(header(1), stream=stream)
+        driven.step(ev.ArrivalOffered(arrival)), driven.step(ev.ArrivalLost(arrival, stalled=True))
     assert driven.engine.stage is Stage.CLOSING

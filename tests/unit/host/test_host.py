@@ -16,10 +16,11 @@ from coordinator_free_bootstrap.errors import ConfigError, LocalProtocolError, R
 from peer.algorithms.dfedavg import DFedAvg
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.arrivals import Arrival
 from peer.core.encoding import decode
 from peer.core.messages import Heartbeat, Hello, ModelHeader, Outcome, Phase, PullRequest, PushReply, Select
 from peer.core.stages import Stage
-from peer.host import PeerHost, Probe, ReceivedModel, World, build_host, execute
+from peer.host import PeerHost, Probe, World, build_host, execute
 from peer.host.line_limits import LINES_PER_MINUTE_MAX
 from tests.simulation.options import manifest
 from tests.simulation.trainer import QuadraticLearner
@@ -148,10 +149,11 @@ def test_refusal_of_the_engine_is_counted_once() -> None:
     host, world = host_of()
     connect(host, 1, 2)
     world.calls.clear()
-    host.post(ev.ArrivalOffered(1, header_from(host, 1, slot=9)))
+    arrival = Arrival(header_from(host, 1, slot=9))
+    host.post(ev.ArrivalOffered(arrival))
     assert host.state.refusals == {RefusalCode.SLOT_OUT_OF_RANGE: 1}
-    ((stream, reply),) = world.named("answer_arrival")
-    assert (stream, reply.outcome, reply.refusal) == (1, Outcome.REFUSED, RefusalCode.SLOT_OUT_OF_RANGE)
+    ((answered, reply),) = world.named("answer_arrival")
+    assert (answered, reply.outcome, reply.refusal) == (arrival, Outcome.REFUSED, RefusalCode.SLOT_OUT_OF_RANGE)
     assert [fields["code"] for kind, fields in world.named("record") if kind == "refused"] == ["slot_out_of_range"]
 
 
@@ -224,40 +226,44 @@ def test_pulled_models_are_used_only_if_all_of_them_pass() -> None:
 # ---- arrivals ------------------------------------------------------------------------------------------------------------
 
 
-def read_only(*values: float) -> ReceivedModel:
+def read_only(host: PeerHost, *values: float) -> Arrival:
     """Return an arrival that other receivers share."""
     model = np.array([*values, *[0.0] * (SIZE - len(values))], np.float32)
     model.flags.writeable = False
-    return ReceivedModel(model.view(np.uint8), model)
+    return Arrival(header_from(host, 1), model.view(np.uint8), model)
 
 
 def test_shared_arrival_is_copied_before_it_is_clipped() -> None:
     host, _ = host_of(screening={"clip": 0.5})
     connect(host, 1, 2)
     host.work(do.Work("assign", 0))
-    received = read_only(100.0)
+    arrival = read_only(host, 100.0)
+    shared = arrival.model
     center = host.workspace.models.model(0).copy()
     host.workspace.models.begin_round(frozenset())
-    host.receiving.fold(do.FoldArrival(1, header_from(host, 1), (do.Target(0),)), received)
-    assert received.model is not None and received.model[0] == 100.0
+    host.receiving.fold(do.FoldArrival(arrival, (do.Target(0),)))
+    assert shared is not None and shared[0] == 100.0 and arrival.model is None
     # The average of the slot and an arrival at distance 0.5 is 0.25 away.
     assert np.linalg.norm(host.workspace.models.model(0) - center) == pytest.approx(0.25, rel=1e-4)
 
 
 def test_shared_arrival_is_copied_before_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     host = keeping(monkeypatch, 1000)
-    received = read_only(1.0, 2.0)
-    host.receiving.fold(do.FoldArrival(1, header_from(host, 1), ()), received)
+    arrival = read_only(host, 1.0, 2.0)
+    shared = arrival.model
+    host.receiving.fold(do.FoldArrival(arrival, ()))
     (kept,) = host.workspace.arrivals
-    assert kept.model is not None and kept.model is not received.model
-    assert kept.model.flags.writeable and kept.model.tolist() == received.model.tolist()  # type: ignore[union-attr]
+    assert kept.model is not None and kept.model is not shared
+    assert kept.model.flags.writeable and kept.model.tolist() == shared.tolist()  # type: ignore[union-attr]
 
 
 def test_buffer_of_a_shared_arrival_is_not_reused() -> None:
     host, _ = host_of()
-    received = read_only(1.0)
-    host.receiving.fold(do.FoldArrival(1, header_from(host, 1), (do.Target(0),)), received)
-    assert host.receiving.reserve(header_from(host, 0)).model is not received.model
+    arrival, following = read_only(host, 1.0), Arrival(header_from(host, 0))
+    shared = arrival.model
+    host.receiving.fold(do.FoldArrival(arrival, (do.Target(0),)))
+    host.receiving.reserve(following)
+    assert following.model is not None and following.model is not shared
 
 
 @pytest.mark.parametrize(
@@ -276,12 +282,13 @@ def test_complete_arrival_is_screened(
     host, _ = host_of(screening=screening)
     connect(host, 1, 2)
     host.work(do.Work("assign", 0))
-    rejection = host.receiving.screen(header_from(host, 1), read_only(*values))
+    rejection = host.receiving.screen(read_only(host, *values))
     assert (rejection and rejection.code) == code
 
 
 # ---- effects -------------------------------------------------------------------------------------------------------------
 
+OFFER = Arrival(ModelHeader(1, 1, 0, 0, 0, 0, 1, 4, 1.0, (), 4 * SIZE, "float32"))
 EFFECTS: list[tuple[do.Effect, str | None]] = [  # the effect, and the method of the world that it calls
     (do.SendHello(1), "send_hello"),
     (do.SendHeartbeat(1, Heartbeat(0, 7, 0, Phase.RUNNING)), "send_heartbeat"),
@@ -289,9 +296,9 @@ EFFECTS: list[tuple[do.Effect, str | None]] = [  # the effect, and the method of
     (do.SendModel(1, ModelHeader(0, 7, 0, 0, 0, 0, 1, 4, 1.0, (), 4 * SIZE, "float32")), "push"),
     (do.CancelSend(1), "cancel_send"),
     (do.RetryIfStalled(1, 2.0), "retry_if_stalled"),
-    (do.ReadArrival(1), "read_arrival"),
-    (do.AnswerArrival(1, Outcome.UNUSED), "answer_arrival"),
-    (do.FoldArrival(1, ModelHeader(1, 1, 0, 0, 0, 0, 1, 4, 1.0, (), 4 * SIZE, "float32"), ()), "fold_arrival"),
+    (do.ReadArrival(OFFER), "read_arrival"),
+    (do.AnswerArrival(OFFER, Outcome.UNUSED), "answer_arrival"),
+    (do.FoldArrival(OFFER, ()), "fold_arrival"),
     (do.TakeSnapshot(0, 0, (0,)), "take_snapshot"),
     (do.DropSnapshots(0), None),
     (do.Work("train", 0), "work"),
@@ -332,9 +339,9 @@ def test_unknown_effect_is_an_error() -> None:
 
 def test_refused_arrival_is_recorded_before_its_reply_is_sent() -> None:
     host, world = host_of()
-    execute([do.AnswerArrival(3, Outcome.REFUSED, RefusalCode.MALFORMED, "why", 1)], host, world)  # type: ignore[arg-type]
+    execute([do.AnswerArrival(OFFER, Outcome.REFUSED, RefusalCode.MALFORMED, "why")], host, world)  # type: ignore[arg-type]
     assert [name for name, _ in world.calls] == ["log", "record", "answer_arrival"]
-    assert world.named("answer_arrival") == [(3, PushReply(Outcome.REFUSED, RefusalCode.MALFORMED, "why"))]
+    assert world.named("answer_arrival") == [(OFFER, PushReply(Outcome.REFUSED, RefusalCode.MALFORMED, "why"))]
 
 
 # ---- snapshots and payloads ----------------------------------------------------------------------------------------------
@@ -386,11 +393,11 @@ def test_memory_for_a_trimmed_mean_is_checked_at_the_start() -> None:
 def test_an_algorithm_keeps_no_more_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     host = keeping(monkeypatch, 1000, kept=1)
     for place, sender in enumerate((1, 2)):
-        effect = do.FoldArrival(place, header_from(host, sender), ())
-        received = ReceivedModel(np.zeros(4 * SIZE, np.uint8), np.ones(SIZE, np.float32))
+        model = np.ones(SIZE, np.float32)
+        effect = do.FoldArrival(Arrival(header_from(host, sender), model.view(np.uint8), model), ())
         if place == 0:
-            host.receiving.fold(effect, received)
+            host.receiving.fold(effect)
             assert [arrival.model is not None for arrival in host.workspace.arrivals] == [True]
         else:
             with pytest.raises(LocalProtocolError, match="kept_models says 1"):
-                host.receiving.fold(effect, received)
+                host.receiving.fold(effect)

@@ -11,7 +11,6 @@ import pytest
 
 from peer.core import events as ev
 from peer.core.messages import ModelHeader, Outcome, PushReply
-from peer.host import ReceivedModel
 from peer.runtime.requests import UNUSED, Requests
 from peer.wire.round_ring import RoundRing
 
@@ -25,18 +24,18 @@ class Calls(Requests):
         self.events: list[ev.Event] = []
         host: Any = SimpleNamespace(
             rejects_offer=lambda _header: None,
-            receiving=SimpleNamespace(reserve=lambda _header: ReceivedModel(np.zeros(8, np.uint8))),
+            receiving=SimpleNamespace(reserve=lambda arrival: setattr(arrival, "buffer", np.zeros(8, np.uint8))),
         )
         super().__init__(host, self.events.append, None, lambda _neighbor: None, RoundRing(), dict)  # type: ignore[arg-type]
 
     def read_now(self) -> None:
-        (number,) = self._streams
-        self.read(number)
+        (arrival,) = self._open
+        self.read(arrival)
 
     async def waiting(self) -> asyncio.Task[Any]:
         """Offer a model; return the task that waits for the engine."""
         task = asyncio.ensure_future(self.offered(1, HEADER))
-        while not self._streams:
+        while not self._open:
             await asyncio.sleep(0)
         return task
 
@@ -50,7 +49,7 @@ def test_cancelled_sender_leaves_nothing(cancelled_first: bool) -> None:
             act()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert calls._streams == calls._stream_of == {}
+        assert calls._open == {}
         assert [type(event) for event in calls.events] == [ev.ArrivalOffered, ev.ArrivalLost]
 
     asyncio.run(test())
@@ -63,9 +62,9 @@ def test_arrival_answered_with_its_last_frame_is_not_screened() -> None:
         calls.read_now()
         arrival = await task
         verdict = PushReply(Outcome.STALE)
-        calls.answer(1, verdict)
-        assert arrival.verdict == await calls.complete(arrival) == verdict != UNUSED
-        assert calls._streams == calls._stream_of == {}
+        calls.answer(arrival, verdict)
+        assert arrival.verdict == await calls.complete(arrival) == verdict != UNUSED and not arrival.buffer.size
+        assert calls._open == {}
         assert [type(event) for event in calls.events] == [ev.ArrivalOffered]
 
     asyncio.run(test())

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from peer.runtime.local_options import IN_FILE, REPLACED
+
 # "--option" of every verb, or "verb --option" where others keep it -> what to give instead
 GONE = {
     "--traceback": "peer --traceback VERB",
+    **{f"run --{name.replace('_', '-')}": f"--{new} {form}" for name, (new, form) in REPLACED.items()},
+    **{f"run --{name.replace('_', '-')}": f"--options FILE with {name} = VALUE in it" for name in IN_FILE},
 }
 
 

@@ -227,7 +227,8 @@ def require_loopback_or(anywhere: bool, listen: str) -> None:
     raise ConfigError(
         f"{Option('listen')} {listen}: plaintext is allowed on a loopback address only (127.0.0.1, ::1, localhost); "
         f"make keys with "
-        f"`peer keygen`, or give {Option('insecure_anywhere')} to accept that anyone on the network can read and forge models"
+        f"`peer keygen`, or set insecure_anywhere (peer run: in the file of {Option('options')}) to accept "
+        "that anyone on the network can read and forge models"
     )
 
 

@@ -264,7 +264,7 @@ def test_a_peer_with_a_schedule_works_in_its_windows_only(
 
     async def windows() -> None:
         running = asyncio.ensure_future(
-            peer.run_async(0, graph, state_dir=place, insecure=True, when_command=f"test -e {window}")
+            peer.run_async(0, graph, state_dir=place, insecure=True, when=f"test -e {window}")
         )
         await until_true(lambda: "outside the windows of work" in caplog.text)
         assert not lines_of(place, "start")
@@ -309,7 +309,7 @@ def test_log_lines_are_written_where_the_caller_asks_for_them(tmp_path: Path) ->
     program = (
         "import peer, sys; g = peer.Graph.load(sys.argv[1]); peer.run(0, g, state_dir=sys.argv[2], insecure=True); "
         "print('with log_format', file=sys.stderr); "
-        "peer.run(0, g, state_dir=sys.argv[2] + '-logged', insecure=True, log_format='json')"
+        "peer.run(0, g, state_dir=sys.argv[2] + '-logged', insecure=True, log='json')"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "graph.json"), str(place)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

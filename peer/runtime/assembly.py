@@ -86,7 +86,7 @@ class LocalSettings:
         made = cls(place, page=page, check_task=check_task, traceback=traceback, task=task, **more)  # type: ignore[arg-type]
         return made
 
-    def path(self, name: Literal["data_root", "shard", "cert", "key", "certs", "ca"]) -> Path | None:
+    def path(self, name: Literal["data_root", "shard", "certs", "ca"]) -> Path | None:
         """Return the value of an option that is a path."""
         value = self.options[name]
         return None if value is None else Path(value)

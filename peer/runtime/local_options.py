@@ -37,9 +37,12 @@ IN_FILE = (
     "tell_clusters",
     "insecure_anywhere",
     "export",
+    "ca",
 )  # of `peer run`, only in a file
 # an option that is no more -> the option that replaces it, and the form of its value
 REPLACED = {
+    "cert": ("certs", "DIR with peer-<id>.pem and peer-<id>.key"),
+    "key": ("certs", "DIR with peer-<id>.pem and peer-<id>.key"),
     "metrics_port": ("metrics", "[HOST:]PORT"),
     "metrics_host": ("metrics", "[HOST:]PORT"),
     "log_level": ("log", "LEVEL[,json]"),
@@ -145,17 +148,13 @@ class LocalOptions(TypedDict, total=False):
     amp: Amp
     threads: Annotated[int, Field(1, ge=1, description="PyTorch threads on the CPU.")]
     download: Download
-    cert: Annotated[
-        PathText | None,
-        Field(None, description="Own certificate. Default: identity/peer-<id>.pem in --state-dir."),
-        WITH_TLS,
-    ]
-    key: Annotated[
-        PathText | None, Field(None, description="Own private key, mode 0600. Default: --cert with .key."), WITH_TLS
-    ]
     certs: Annotated[
         PathText | None,
-        Field(None, description="Folder with the own key, and certificates that the graph file lacks."),
+        Field(
+            None,
+            description="Folder with the own peer-<id>.pem and .key, as of peer keygen, and certificates that the graph file "
+            "lacks. Default: identity in --state-dir.",
+        ),
         WITH_TLS,
     ]
     ca: Annotated[PathText | None, Field(None, description="Certificate authorities of peers, PEM."), WITH_TLS]

@@ -180,7 +180,7 @@ class MutualTls:
         if not found and self._authorities is None:
             raise IdentityError(
                 f"graph file: {who} has no certificate with a pinned key; run `peer graph pin graph.json certs/*.pem`, "
-                f"give its certificate with {Option('certs')}, or an authority with {Option('ca')}"
+                f"give its certificate with {Option('certs')}, or an authority with ca in the file of {Option('options')}"
             )
         return [certificate.pem() for certificate in found]
 

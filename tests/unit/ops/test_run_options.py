@@ -63,6 +63,7 @@ def test_systemd(deploy):
     ("options", "words"),
     [
         ("--discard-sate", "found --discard-sate; allowed: the options of peer run"),
+        ("--certs x", "found --certs, which peer deploy sets"),
         ("--id 3", "found --id, which peer deploy sets for each peer; remove it"),
         ("--state-dir=/x", "found --state-dir, which peer deploy sets"),
         ("--log 'debug", "No closing quotation"),

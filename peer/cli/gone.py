@@ -8,6 +8,8 @@ from peer.runtime.local_options import IN_FILE, REPLACED
 GONE = {
     "--traceback": "peer --traceback VERB",
     **{f"run --{name.replace('_', '-')}": f"--{new} {form}" for name, (new, form) in REPLACED.items()},
+    "watch --host": "--listen [HOST:]PORT",
+    "watch --port": "--listen [HOST:]PORT",
     "doctor --cert": "--certs DIR with peer-<id>.pem and peer-<id>.key",
     "doctor --key": "--certs DIR with peer-<id>.pem and peer-<id>.key",
     **{f"run --{name.replace('_', '-')}": f"--options FILE with {name} = VALUE in it" for name in IN_FILE},

@@ -67,7 +67,7 @@ def log_form(text: str) -> tuple[str, Literal["text", "json"]]:
     return (levels or ["info"])[0], "json" if "json" in formats else "text"
 
 
-def metrics_address(given: str | int) -> tuple[str, int]:
+def listen_address(given: str | int) -> tuple[str, int]:
     """Return host and port of ``[HOST:]PORT``.
 
     Raises:
@@ -175,7 +175,7 @@ class LocalOptions(TypedDict, total=False):
     proxy: ThroughProxy
     metrics: Annotated[
         str | int | None,
-        _checked(metrics_address),
+        _checked(listen_address),
         Field(None, description="Serve Prometheus metrics here, unencrypted; without HOST on 127.0.0.1 only."),
         Shown(metavar="[HOST:]PORT"),
     ]
@@ -246,5 +246,5 @@ def metrics_of(options: LocalOptions) -> AbstractContextManager[MetricsPage | No
         return nullcontext()
     from peer.observe.metrics_page import metrics_page  # here: a peer without metrics need not import their library
 
-    host, port = metrics_address(given)
+    host, port = listen_address(given)
     return metrics_page(port, host)

@@ -16,7 +16,7 @@ from peer.bed.api.testbed import Testbed
 from peer.bed.options import BedOptions, bed_options
 from peer.cli.main import app
 from peer.runtime.assembly import LocalSettings
-from peer.runtime.local_options import IN_FILE, LocalOptions, complete_options, limits_form, log_form, metrics_address
+from peer.runtime.local_options import IN_FILE, LocalOptions, complete_options, limits_form, listen_address, log_form
 from peer.runtime.options_file import options_in
 
 DECLARED = {"run": LocalOptions, "testbed": BedOptions}
@@ -116,7 +116,7 @@ def test_options_of_two_parts():
         ("info", "json"),
         ("debug", "json"),
     ]
-    assert [metrics_address(each) for each in (9400, "9400", "[::]:9400")] == [
+    assert [listen_address(each) for each in (9400, "9400", "[::]:9400")] == [
         ("127.0.0.1", 9400),
         ("127.0.0.1", 9400),
         ("::", 9400),

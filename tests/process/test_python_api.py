@@ -19,10 +19,10 @@ import pytest
 
 import peer
 from coordinator_free_bootstrap.errors import ConfigError, RunFailed, StorageError, TaskError, UsageError
-from peer.api.one_peer import LocalOptions
 from peer.bed.testbed.ports import on_free_ports
 from peer.cli.run import run as peer_run
 from peer.runtime import schedule, world
+from peer.runtime.local_options import IN_FILE, LocalOptions
 from peer.store.history import read_history
 from peer.wire.server import PeerServer
 
@@ -230,8 +230,8 @@ def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
 
 
 def test_options_of_run_are_those_of_the_command_line() -> None:
-    local = signature(peer_run).parameters.keys() - {"peer_id", "neighbors", "exports"}
-    assert set(LocalOptions.__annotations__) == local | {"export"}
+    local = signature(peer_run).parameters.keys() - {"peer_id", "neighbors", "options_file"}
+    assert set(LocalOptions.__annotations__) == local | set(IN_FILE)
     with pytest.raises(UsageError, match=r"^certs: expected no value .*the peer runs in plaintext"):
         peer.run(0, graph_of("line", 2), insecure=True, certs="certs")
     with pytest.raises(UsageError, match=r"^export: found 'x'"):

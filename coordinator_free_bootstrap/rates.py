@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, Option
 from coordinator_free_bootstrap.graph import RATE_MIN, Graph, Node
 from coordinator_free_bootstrap.routes import relay_of, relayed_by
 from coordinator_free_bootstrap.validation import counted
@@ -80,7 +80,7 @@ def frame_bytes(graph: Graph, sender: int, receiver: int, upload: int | None = N
 
 
 def check_limits(graph: Graph, peer_id: int, upload: int | None, download: int | None) -> None:
-    """Refuse limits of ``--upload-limit`` and ``--download-limit`` at which neighbors would cancel transfers.
+    """Refuse limits of ``--limit`` at which neighbors would cancel transfers.
 
     Raises:
         ConfigError: a limit is too low for what the graph file lets neighbors expect.
@@ -99,7 +99,7 @@ def check_limits(graph: Graph, peer_id: int, upload: int | None, download: int |
         allowed = min(lowest, declared or lowest)
         if found is not None and found < allowed:
             raise ConfigError(
-                f"--{name.replace('_', '-')}: found {found} bytes/s for {counted(degree, 'neighbor')}; allowed: at least "
+                f"{Option('limit')}: found {name} {found} bytes/s for {counted(degree, 'neighbor')}; allowed: at least "
                 f'{allowed}, or less with "{name}": {found} at node {peer_id} in the graph file of all peers, because '
                 "neighbors cancel slower transfers"
             )

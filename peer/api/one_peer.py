@@ -12,7 +12,7 @@ from coordinator_free_bootstrap.errors import AloneError, ConfigError, PeerError
 from peer.api.arguments import named_in_python
 from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
 from peer.rings import name_of_api, part
-from peer.runtime.local_options import LocalOptions, complete_options, metrics_of
+from peer.runtime.local_options import LocalOptions, complete_options, log_form, metrics_of
 
 if TYPE_CHECKING:
     from peer import Run
@@ -41,8 +41,8 @@ def run(
         task: a `Task` object, or a value of ``run.task``; every peer must give the same. Default: the graph's.
         algorithm: a subclass of `Algorithm`, or a value of ``run.algorithm``; every peer must give the same.
         options: those of `peer run`: ``state_dir`` (default ``state/peer-<id>``), ``listen``, ``device``, ``certs``, ...
-            ``when`` and ``when_command``: work only then. ``stay``: after a completed run, or after an error, do not return
-            or raise until Ctrl-C. ``log_level`` and ``log_format``: write log lines to stderr; without them, logging is as
+            ``when``: work only then. ``stay``: after a completed run, or after an error, do not return
+            or raise until Ctrl-C. ``log``: write log lines to stderr; without it, logging is as
             the program has set it up.
 
     Raises:
@@ -94,8 +94,9 @@ async def run_async(
         graph, task_object = chosen(graph, task, algorithm)
         task_file = absolute_task(graph.manifest.task)
         asked = complete_options(peer_id, options)
-        if {"log_level", "log_format"} & options.keys():  # otherwise logging is as the program has set it up
-            setup_logging(peer_id, level=asked["log_level"], style=asked["log_format"])
+        if "log" in options:  # otherwise logging is as the program has set it up
+            level, style = log_form(asked["log"])
+            setup_logging(peer_id, level=level, style=style)
         stay = asked["stay"]
         with metrics_of(asked) as metrics:
             try:
@@ -122,7 +123,7 @@ async def _to_end(
     from peer.store.state_dir import StateDir
 
     schedule = schedule_of(options)
-    settings = LocalSettings.of(options, metrics=metrics, check_task=True, task=task)
+    settings = LocalSettings.of(options, page=metrics, check_task=True, task=task)
     live = part("LiveExport")(settings.state_dir, options["export"])
 
     async def ready() -> AsyncioWorld:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from peer.runtime.local_options import IN_FILE, REPLACED
+
 _OF_A_PROBLEM = {
     "--split": "--set run.split=NAME",
     "--peers": "--set peers=NUMBER",
@@ -46,6 +48,12 @@ GONE = {
     "evaluate --model": "peer evaluate MODEL",
     "predict --model": "peer predict MODEL INPUT",
     "predict --input": "peer predict MODEL INPUT",
+    **{f"run --{name.replace('_', '-')}": f"--{new} {form}" for name, (new, form) in REPLACED.items()},
+    "watch --host": "--listen [HOST:]PORT",
+    "watch --port": "--listen [HOST:]PORT",
+    "doctor --cert": "--certs DIR with peer-<id>.pem and peer-<id>.key",
+    "doctor --key": "--certs DIR with peer-<id>.pem and peer-<id>.key",
+    **{f"run --{name.replace('_', '-')}": f"--options FILE with {name} = VALUE in it" for name in IN_FILE},
 }
 
 

@@ -9,25 +9,38 @@ from typing import Annotated
 
 import typer
 
+from coordinator_free_bootstrap.options import fields_of
 from peer.cli.declared import takes_options
 from peer.cli.trace import traceback_wanted
 from peer.rings import part
 from peer.runtime.imports import importing
-from peer.runtime.local_options import LocalOptions, complete_options, metrics_of
+from peer.runtime.local_options import IN_FILE, LocalOptions, complete_options, log_form, metrics_of
+from peer.runtime.options_file import options_in
 from peer.runtime.slow_start import told
 
+ON_THE_LINE = tuple(name for name in fields_of(LocalOptions) if name not in IN_FILE)
 
-@takes_options("options", LocalOptions)
+
+@takes_options("options", LocalOptions, *ON_THE_LINE)
 def run(
     peer_id: Annotated[int, typer.Option("--id", help="Id of this peer in the graph file.")],
     neighbors: Annotated[Path, typer.Option("--neighbors", help="Graph file that all peers share.", readable=False)],
     options: LocalOptions,
+    options_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--options",
+            help="File of options, such as threads = 2 (TOML); options on the command line win. Only there: "
+            f"{', '.join(IN_FILE)}.",
+            readable=False,
+        ),
+    ] = None,
 ) -> None:
     """Run one peer until the run is completed or SIGTERM asks it to leave.
 
     With the same --state-dir it resumes from its last checkpoint; the state of another run is refused. Before the start it
-    trains one step and evaluates, so that a fault of the task is reported at once. Outside the windows of --when and
-    --when-command it leaves with a goodbye: its neighbors wait once, for the suspicion time, and it resumes in the next window.
+    trains one step and evaluates, so that a fault of the task is reported at once. Outside the windows of --when
+    it leaves with a goodbye: its neighbors wait once, for the suspicion time, and it resumes in the next window.
     Exit code 51: it has trained alone.
 
     Example: peer run --id 3 --neighbors graph.json
@@ -36,7 +49,12 @@ def run(
     from peer.runtime.ending import exit_on_signals, is_completed, wait_for_signal
 
     exit_on_signals()
-    setup_logging(peer_id, level=options["log_level"], style=options["log_format"])
+    if options_file is not None:
+        defaults = complete_options(peer_id, {})
+        given = {name: value for name, value in options.items() if value != defaults[name]}  # type: ignore[literal-required]
+        options = complete_options(peer_id, options_in(options_file) | given)
+    level, style = log_form(options["log"])
+    setup_logging(peer_id, level=level, style=style)
     with told("importing PyTorch and gRPC"), importing():
         from coordinator_free_bootstrap import load_graph
         from coordinator_free_bootstrap.errors import AloneError, PeerError
@@ -51,7 +69,7 @@ def run(
     try:
         options = complete_options(peer_id, options)
         metrics = serving.enter_context(metrics_of(options))
-        settings = LocalSettings.of(options, metrics=metrics, check_task=True, traceback=traceback_wanted())
+        settings = LocalSettings.of(options, page=metrics, check_task=True, traceback=traceback_wanted())
         if settings.proxy:
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
         graph = load_graph(neighbors)

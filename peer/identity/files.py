@@ -117,8 +117,7 @@ def read_file(path: Path, what: str) -> bytes:
         return content_of(path, FILE_BYTES_MAX)
     except FileNotFoundError:
         raise IdentityError(
-            f"{path}: the {what} is missing; make one with `peer keygen`, give its path with {Option('cert')} and "
-            f"{Option('key')}, or give "
+            f"{path}: the {what} is missing; make one with `peer keygen`, give its folder with {Option('certs')}, or give "
             f"{Option('insecure')} for plaintext"
         ) from None
     except OSError as error:

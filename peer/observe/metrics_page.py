@@ -54,7 +54,7 @@ def metrics_page(port: int, host: str = "127.0.0.1") -> Iterator[MetricsPage]:
         server, thread = serve(page.registry, port, host)
     except OSError as error:
         raise ConfigError(
-            f"{Option('metrics_port')}: address {host}:{port} {why_not_bound(host, port) or f'({error.strerror})'}; "
+            f"{Option('metrics')}: address {host}:{port} {why_not_bound(host, port) or f'({error.strerror})'}; "
             "choose a free port of this machine"
         ) from error
     try:

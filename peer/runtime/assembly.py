@@ -17,7 +17,7 @@ from peer.host import PeerHost, build_host
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
 from peer.learning.learner import TorchLearner
-from peer.runtime.local_options import LocalOptions, complete_options
+from peer.runtime.local_options import LocalOptions, complete_options, limits_form
 from peer.runtime.resources import disk_note, require_memory
 from peer.runtime.saved_state import notes_of, saved_state, state_files
 from peer.store.checkpoint import CheckpointStore
@@ -41,7 +41,7 @@ class LocalSettings:
 
     Args:
         state_dir: folder for state and models.
-        metrics: where /metrics is served.
+        page: of /metrics, where it is served.
         check_task: train one step and evaluate before the start; a testbed does so once for all peers.
         traceback: log the whole trace of an error.
         task: an object to use in place of the task that the manifest names.
@@ -57,7 +57,7 @@ class LocalSettings:
         state_dir: Path,
         /,
         *,
-        metrics: MetricsPage | None = None,
+        page: MetricsPage | None = None,
         check_task: bool = False,
         traceback: bool = False,
         task: Task | None = None,
@@ -65,9 +65,9 @@ class LocalSettings:
     ) -> None:
         self.state_dir = state_dir.absolute()
         self.options = complete_options(0, {**options, "state_dir": self.state_dir})
-        self.metrics, self.check_task, self.traceback, self.task = metrics, check_task, traceback, task
-        self.upload_limit = _rate("upload_limit", self.options["upload_limit"])
-        self.download_limit = _rate("download_limit", self.options["download_limit"])
+        self.metrics, self.check_task, self.traceback, self.task = page, check_task, traceback, task
+        limits = limits_form(self.options["limit"]) if self.options["limit"] else (None, None)
+        self.upload_limit, self.download_limit = map(_rate, limits)
         self.proxy = HttpProxy.chosen(self.options["proxy"])
 
     @classmethod
@@ -75,7 +75,7 @@ class LocalSettings:
         cls,
         options: LocalOptions,
         *,
-        metrics: MetricsPage | None = None,
+        page: MetricsPage | None = None,
         check_task: bool = False,
         traceback: bool = False,
         task: Task | None = None,
@@ -83,17 +83,17 @@ class LocalSettings:
         """Return the settings of complete options; raises as the constructor."""
         place = Path(options["state_dir"] or "")
         more = {name: value for name, value in options.items() if name != "state_dir"}
-        made = cls(place, metrics=metrics, check_task=check_task, traceback=traceback, task=task, **more)  # type: ignore[arg-type]
+        made = cls(place, page=page, check_task=check_task, traceback=traceback, task=task, **more)  # type: ignore[arg-type]
         return made
 
-    def path(self, name: Literal["data_root", "shard", "cert", "key", "certs", "ca"]) -> Path | None:
+    def path(self, name: Literal["data_root", "shard", "certs", "ca"]) -> Path | None:
         """Return the value of an option that is a path."""
         value = self.options[name]
         return None if value is None else Path(value)
 
 
-def _rate(name: str, text: str | None) -> int | None:
-    return None if text is None else parse_rate(text, str(Option(name)))
+def _rate(text: str | None) -> int | None:
+    return None if text is None else parse_rate(text, str(Option("limit")))
 
 
 @dataclass

@@ -5,14 +5,15 @@ Each is declared here and nowhere else; nothing here changes what a run computes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, cast
 
 from pydantic import AfterValidator, Field
 
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
+from coordinator_free_bootstrap.graph import split_address
 from coordinator_free_bootstrap.options import EffectiveWhen, Shown, Texts, model_of, parsed
 
 if TYPE_CHECKING:
@@ -27,6 +28,82 @@ GivenPath = Annotated[str | Path, AfterValidator(_path)]
 # absolute: the working directory may change later
 PathText = Annotated[str | Path, AfterValidator(lambda path: Path(path).absolute())]
 LOCAL_HOST = "127.0.0.1"
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
+IN_FILE = (
+    "amp",
+    "threads",
+    "download",
+    "tell_clusters",
+    "insecure_anywhere",
+    "export",
+    "ca",
+)  # of `peer run`, only in a file
+# an option that is no more -> the option that replaces it, and the form of its value
+REPLACED = {
+    "cert": ("certs", "DIR with peer-<id>.pem and peer-<id>.key"),
+    "key": ("certs", "DIR with peer-<id>.pem and peer-<id>.key"),
+    "metrics_port": ("metrics", "[HOST:]PORT"),
+    "metrics_host": ("metrics", "[HOST:]PORT"),
+    "log_level": ("log", "LEVEL[,json]"),
+    "log_format": ("log", "LEVEL[,json]"),
+    "upload_limit": ("limit", "UP[:DOWN]"),
+    "download_limit": ("limit", "UP[:DOWN]"),
+    "when_command": ("when", "COMMAND"),
+}
+
+
+def log_form(text: str) -> tuple[str, Literal["text", "json"]]:
+    """Return level and format of log lines of ``LEVEL[,json]``.
+
+    Raises:
+        ValueError: another form; the text says what is allowed.
+    """
+    words = text.split(",")
+    levels = [word for word in words if word in LEVELS]
+    formats = [word for word in words if word in FORMATS]
+    if len(levels) > 1 or len(formats) > 1 or len(levels) + len(formats) < len(words):
+        raise ValueError(f"one of {', '.join(LEVELS)}, and ,json for lines of JSON")
+    return (levels or ["info"])[0], "json" if "json" in formats else "text"
+
+
+def listen_address(given: str | int) -> tuple[str, int]:
+    """Return host and port of ``[HOST:]PORT``.
+
+    Raises:
+        ValueError: another form; the text says what is allowed.
+    """
+    text = str(given)
+    try:
+        host, port = split_address(text if ":" in text else f"{LOCAL_HOST}:{text}")
+    except ValueError:
+        raise ValueError("a port, such as 9400, or host and port, such as 0.0.0.0:9400") from None
+    return host, port
+
+
+def limits_form(text: str) -> tuple[str | None, str | None]:
+    """Return the limits of upload and download of ``UP[:DOWN]``, each a rate or None.
+
+    Raises:
+        ValueError: another form; the text says what is allowed.
+    """
+    up, colon, down = text.partition(":")
+    if not (down if colon else up) or ":" in down:
+        raise ValueError("UP, UP:DOWN or :DOWN in bytes per second, such as 2MB:5MB")
+    return up or None, down or None
+
+
+def _checked(form: Callable[[Any], object]) -> AfterValidator:
+    """Return what refuses a value that a function cannot read, and changes no other."""
+
+    def check(given: Any) -> Any:
+        if given is not None:
+            form(given)
+        return given
+
+    return AfterValidator(check)
+
+
 WITH_TLS = EffectiveWhen(lambda o: not (o.insecure or o.insecure_anywhere), "the peer runs in plaintext")
 DataRoot = Annotated[PathText | None, Field(None, description="Folder of the built-in data sets.")]
 Download = Annotated[bool, Field(False, description="Let torchvision download missing data sets.")]
@@ -71,17 +148,13 @@ class LocalOptions(TypedDict, total=False):
     amp: Amp
     threads: Annotated[int, Field(1, ge=1, description="PyTorch threads on the CPU.")]
     download: Download
-    cert: Annotated[
-        PathText | None,
-        Field(None, description="Own certificate. Default: identity/peer-<id>.pem in --state-dir."),
-        WITH_TLS,
-    ]
-    key: Annotated[
-        PathText | None, Field(None, description="Own private key, mode 0600. Default: --cert with .key."), WITH_TLS
-    ]
     certs: Annotated[
         PathText | None,
-        Field(None, description="Folder with the own key, and certificates that the graph file lacks."),
+        Field(
+            None,
+            description="Folder with the own peer-<id>.pem and .key, as of peer keygen, and certificates that the graph file "
+            "lacks. Default: identity in --state-dir.",
+        ),
         WITH_TLS,
     ]
     ca: Annotated[PathText | None, Field(None, description="Certificate authorities of peers, PEM."), WITH_TLS]
@@ -89,27 +162,22 @@ class LocalOptions(TypedDict, total=False):
     insecure_anywhere: Annotated[
         bool, Field(False, description="Plaintext on any address: other hosts can forge models.")
     ]
-    upload_limit: Annotated[
+    limit: Annotated[
         str | None,
+        _checked(limits_form),
         Field(
             None,
-            description="Bytes per second to all neighbors together, such as 2MB or 250kB. Default: as in the graph file.",
+            description="Bytes per second to all neighbors together, and from them: 2MB, 2MB:5MB or :5MB. Default: as in the "
+            "graph file.",
         ),
-    ]
-    download_limit: Annotated[
-        str | None,
-        Field(None, description="Bytes per second from all neighbors together. Default: as in the graph file."),
+        Shown(metavar="UP[:DOWN]"),
     ]
     proxy: ThroughProxy
-    metrics_port: Annotated[
-        int | None,
-        Field(None, ge=1, le=65535, description="Serve Prometheus metrics on this port, unencrypted."),
-    ]
-    metrics_host: Annotated[
-        str | None,
-        Field(None, description="Address to serve metrics on."),
-        Shown(default=LOCAL_HOST),
-        EffectiveWhen(lambda o: o.metrics_port is not None, "no port for metrics is given"),
+    metrics: Annotated[
+        str | int | None,
+        _checked(listen_address),
+        Field(None, description="Serve Prometheus metrics here, unencrypted; without HOST on 127.0.0.1 only."),
+        Shown(metavar="[HOST:]PORT"),
     ]
     tell_clusters: Annotated[
         bool,
@@ -136,33 +204,36 @@ class LocalOptions(TypedDict, total=False):
         Field(
             (),
             description="Work only at this time of day: HH:MM-HH:MM, and a time zone if it is not this machine's: "
-            "'22:00-06:00 Europe/Berlin'. Repeat it for more windows.",
+            "'22:00-06:00 Europe/Berlin'. Repeat it for more windows. What does not begin with a digit is a command: work only "
+            "while it exits with 0; it is run every 2 s.",
         ),
-        Shown(metavar="WINDOW"),
-    ]
-    when_command: Annotated[
-        str | None,
-        Field(None, description="Work only while this command exits with 0; it is run every 2 s."),
-        Shown(metavar="COMMAND"),
+        Shown(metavar="WINDOW|COMMAND"),
     ]
     stay: Annotated[
         Literal["never", "completed", "error"],
         Field("never", description="Wait for SIGTERM instead of exiting, after a completed run or after an error."),
     ]
     export: Exports
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Field("info", description="Lowest level of log lines.")
+    log: Annotated[
+        str,
+        _checked(log_form),
+        Field(
+            "info", description="Lowest level of log lines on stderr: debug, info, warning or error; ,json: as JSON."
+        ),
+        Shown(metavar="LEVEL[,json]"),
     ]
-    log_format: Annotated[Literal["text", "json"], Field("text", description="Format of log lines on stderr.")]
 
 
 def complete_options(peer_id: int, given: Mapping[str, object]) -> LocalOptions:
     """Return all options of a peer: those given, and the defaults of the others.
 
     Raises:
-        UsageError: an option is unknown, out of range or without effect.
+        UsageError: an option is unknown, no more, out of range or without effect.
     """
     given = {name: value for name, value in given.items() if value is not None}
+    for name in REPLACED.keys() & given.keys():
+        instead, form = REPLACED[name]
+        raise UsageError(ConfigProblem(Option(name), f"{Option(instead)} {form}", "an option that is no more"))
     read = parsed(model_of(LocalOptions), given, error=UsageError, owner="peer.run")
     options = {name: getattr(read, name) for name in type(read).model_fields}
     options["state_dir"] = options["state_dir"] or Path("state", f"peer-{peer_id}").absolute()
@@ -171,8 +242,9 @@ def complete_options(peer_id: int, given: Mapping[str, object]) -> LocalOptions:
 
 def metrics_of(options: LocalOptions) -> AbstractContextManager[MetricsPage | None]:
     """Serve the metrics in a block, where the options name a port."""
-    if (port := options["metrics_port"]) is None:
+    if (given := options["metrics"]) is None:
         return nullcontext()
     from peer.observe.metrics_page import metrics_page  # here: a peer without metrics need not import their library
 
-    return metrics_page(port, options["metrics_host"] or LOCAL_HOST)
+    host, port = listen_address(given)
+    return metrics_page(port, host)

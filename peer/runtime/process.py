@@ -182,7 +182,6 @@ def transport_security(peer_id: int, graph: Graph, settings: LocalSettings) -> M
 
 def key_files(peer_id: int, settings: LocalSettings) -> KeyFiles:
     """Return the paths of a peer's own certificate and key."""
-    usual = KeyFiles.of(settings.path("certs") or settings.state_dir / "identity", peer_id)
-    certificate, key = settings.path("cert"), settings.path("key")
-    beside = certificate.with_suffix(".key") if certificate else usual.key
-    return KeyFiles(certificate or usual.certificate, key or beside)
+    folder = settings.path("certs") or settings.state_dir / "identity"
+    usual, plain = KeyFiles.of(folder, peer_id), KeyFiles(folder / "peer.pem", folder / "peer.key")
+    return plain if plain.exist() and not usual.exist() else usual  # plain: of a device with one peer

@@ -92,12 +92,11 @@ class Schedule:
             self._command = shlex.split(command)
         except ValueError as error:
             raise ConfigError(
-                f"{Option('when_command')}: expected a program and arguments, got {command!r} ({error})"
+                f"{Option('when')}: expected a program and arguments, got {command!r} ({error})"
             ) from error
         if self._command and shutil.which(self._command[0]) is None:
             raise ConfigError(
-                f"{Option('when_command')}: expected a program that exits with 0 for yes, got no program "
-                f"{self._command[0]}"
+                f"{Option('when')}: expected a program that exits with 0 for yes, got no program {self._command[0]}"
             )
 
     async def is_open(self) -> bool:
@@ -116,13 +115,13 @@ class Schedule:
         try:
             process = await asyncio.create_subprocess_exec(*self._command, stdin=quiet, stdout=quiet, stderr=quiet)
         except OSError as error:
-            log.warning(f"the command of {Option('when_command')} cannot be run, which counts as no: %s", error)
+            log.warning(f"the command of {Option('when')} cannot be run, which counts as no: %s", error)
             return False
         try:
             async with asyncio.timeout(COMMAND_S):
                 return await process.wait() == 0
         except TimeoutError:
-            log.warning(f"the command of {Option('when_command')} has not ended in %g s, which counts as no", COMMAND_S)
+            log.warning(f"the command of {Option('when')} has not ended in %g s, which counts as no", COMMAND_S)
             return False
         finally:
             if process.returncode is None:
@@ -136,5 +135,17 @@ def schedule_of(options: LocalOptions) -> Schedule | None:
     Raises:
         ConfigError: a window or the command is wrong.
     """
-    windows, command = options["when"], options["when_command"] or ""
+    texts = [options["when"]] if isinstance(options["when"], str) else options["when"]
+    windows = [text for text in texts if not _is_command(text)]
+    commands = [text for text in texts if _is_command(text)]
+    if len(commands) > 1:
+        raise ConfigError(
+            f"{Option('when')}: expected one command, got {len(commands)}. Give one, such as a script of all."
+        )
+    command = commands[0] if commands else ""
     return Schedule([parse_window(text) for text in windows], command) if windows or command else None
+
+
+def _is_command(text: str) -> bool:
+    """Return whether a text is a command: it has words, and does not begin with a digit, as each window does."""
+    return bool(text.strip()) and not text.strip()[0].isdigit()

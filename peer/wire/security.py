@@ -195,7 +195,7 @@ class MutualTls:
         if not found and self._authorities is None:
             raise IdentityError(
                 f"graph file: {who} has no certificate with a pinned key; run `peer graph pin graph.json certs/*.pem`, "
-                f"give its certificate with {Option('certs')}, or an authority with {Option('ca')}"
+                f"give its certificate with {Option('certs')}, or an authority with ca in the file of {Option('options')}"
             )
         return [certificate.pem() for certificate in found]
 
@@ -242,7 +242,8 @@ def require_loopback_or(anywhere: bool, listen: str) -> None:
     raise ConfigError(
         f"{Option('listen')} {listen}: plaintext is allowed on a loopback address only (127.0.0.1, ::1, localhost); "
         f"make keys with "
-        f"`peer keygen`, or give {Option('insecure_anywhere')} to accept that anyone on the network can read and forge models"
+        f"`peer keygen`, or set insecure_anywhere (peer run: in the file of {Option('options')}) to accept "
+        "that anyone on the network can read and forge models"
     )
 
 

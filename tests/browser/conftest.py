@@ -60,7 +60,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Abstr
     @contextmanager
     def serve(directory: Path, port: int | None = None) -> Iterator[Callable[[], str]]:
         log = tmp_path / f"watch-{next(starts)}.log"
-        command = [sys.executable, "-u", "-m", "peer", "watch", directory, "--port", port or free_ports(1)[0]]
+        command = [sys.executable, "-u", "-m", "peer", "watch", directory, "--listen", port or free_ports(1)[0]]
         with running(*command, log=log):
 
             def link() -> str:

@@ -62,7 +62,7 @@ def bad_services(usual):
     soon = {"healthcheck": {"interval": "6s", "start_period": "1s", "retries": 2}}  # 0 s means the 60 s of the image
     services = {f"peer-{peer_id}": dict(soon) for peer_id in BAD}
     services["peer-5"]["command"] = [*usual("5"), "--shard", "/shards/peer-5.safetensors"]
-    services["peer-7"]["command"] = [*usual("7"), "--metrics-port", "7400", "--metrics-host", "0.0.0.0"]
+    services["peer-7"]["command"] = [*usual("7"), "--metrics", "0.0.0.0:7400"]
     services["peer-9"] |= {
         "image": IMAGE,
         "command": usual("9"),

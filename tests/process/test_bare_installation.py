@@ -91,8 +91,8 @@ def test_two_peers_with_an_own_task_complete_and_are_reported(home: Path) -> Non
         (["run.algorithm=fedspd"], [], "algorithm 'fedspd': package scipy is not installed; .*[lab]'"),
         (["run.algorithm=cgpfl"], [], "algorithm 'cgpfl': package scipy is not installed; .*[lab]'"),
         (["run.task=digits"], [], "task 'digits': package sklearn is not installed; .*[lab]'"),
-        ([], ["--metrics-port", "9"], "package prometheus_client is not installed; .*[metrics]'"),
-        ([], ["--export", "csv:rounds.csv"], "--export csv:rounds.csv: package pandas is not installed; .*[tabular]'"),
+        ([], ["--metrics", "9"], "package prometheus_client is not installed; .*[metrics]'"),
+        ([], ["--options", "exports.toml"], "--export csv:rounds.csv: package pandas is not installed; .*[tabular]'"),
     ],
 )
 def test_a_peer_is_refused_at_its_start_with_the_install_command(
@@ -100,6 +100,7 @@ def test_a_peer_is_refused_at_its_start_with_the_install_command(
 ) -> None:
     """Before, fedspd failed when it first aligned labels, in round 9."""
     make(home, *settings)
+    (home / "exports.toml").write_text('export = "csv:rounds.csv"\n')
     code, said = peer(home, *run_words(home, 0), *options)
     start, end = sentence.split(".*")
     assert code == 2, said

@@ -97,7 +97,7 @@ def test_a_running_peer_is_tested_by_what_its_neighbors_see(tmp_path: Path) -> N
     with ExitStack() as stack:
         start(stack, tmp_path, 0, 1)
         fold_each_other(tmp_path, 0, 1)
-        elsewhere = ("--certs", tmp_path, "--cert", tmp_path / "keys/peer-0/peer-0.pem")  # its key is beside it
+        elsewhere = ("--certs", tmp_path / "keys/peer-0")
         found = doctor(tmp_path, 0, *elsewhere)
         (edge,) = found["edges"]
         assert (edge["route"], edge["outgoing"], edge["incoming"]) == ("direct", "", "")

@@ -72,11 +72,11 @@ def test_completed_run_is_healthy_without_a_process(place):
 def test_metrics_port_in_use_is_reported_in_one_sentence(place):
     folder, address = place
     words = ["run", "--id", "0", "--neighbors", "graph.json", "--state-dir", "t"]
-    words += ["--insecure", "--metrics-port", address.rpartition(":")[2]]
+    words += ["--insecure", "--metrics", address.rpartition(":")[2]]
     with running(folder, "--insecure"):
         found = executed(*words, cwd=folder)
     assert found.returncode == 10
-    assert "--metrics-port" in found.stderr
+    assert "--metrics" in found.stderr
     assert "free port" in found.stderr
 
 
@@ -96,7 +96,7 @@ def test_a_finished_peer_that_stays_answers_metrics_and_health(tmp_path):
     (port,) = free_ports(1)
     with ExitStack() as stack:
         for i in (0, 1):
-            options = ("--metrics-port", port) if i == 0 else ()
+            options = ("--metrics", port) if i == 0 else ()
             stack.enter_context(
                 running_peer(i, tmp_path, "--certs", tmp_path / f"keys/peer-{i}", "--stay", "completed", *options)
             )

@@ -85,7 +85,7 @@ def test_peers_with_keys_train_through_the_proxy_and_log_no_password(
     with proxies.running(kind, password=True) as proxy, ExitStack() as stack:
         monkeypatch.setenv("https_proxy", proxy.url())
         monkeypatch.setenv("no_proxy", "10.0.0.0/8")
-        options = ("--proxy", "--log-level", "debug")
+        options = ("--proxy", "--log", "debug")
         peers = [
             stack.enter_context(running_peer(i, tmp_path, "--certs", tmp_path / f"keys/peer-{i}", *options))
             for i in graph.ids

@@ -66,7 +66,7 @@ def ask(programs, tmp_path_factory):
     (home / "prometheus.yml").write_text(verbatim("prometheus.yml").replace("5s", "1s"))
     with ExitStack() as stack:
         for i in range(PEERS):
-            place = ("--certs", home / f"keys/peer-{i}", "--metrics-port", ports[PEERS + i])
+            place = ("--certs", home / f"keys/peer-{i}", "--metrics", ports[PEERS + i])
             stack.enter_context(running_peer(i, home, *place))
         options = {"config.file": "prometheus.yml", "storage.tsdb.path": "tsdb"}
         server = [programs / "prometheus", *(f"--{name}={home / value}" for name, value in options.items())]

@@ -19,10 +19,10 @@ import pytest
 
 import peer
 from coordinator_free_bootstrap.errors import ConfigError, RunFailed, StorageError, TaskError, UsageError
-from peer.api.one_peer import LocalOptions
 from peer.bed.testbed.ports import on_free_ports
 from peer.cli.run import run as peer_run
 from peer.runtime import schedule, world
+from peer.runtime.local_options import IN_FILE, LocalOptions
 from peer.store.history import read_history
 from peer.wire.server import PeerServer
 
@@ -230,8 +230,8 @@ def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
 
 
 def test_options_of_run_are_those_of_the_command_line() -> None:
-    local = signature(peer_run).parameters.keys() - {"peer_id", "neighbors", "exports"}
-    assert set(LocalOptions.__annotations__) == local | {"export"}
+    local = signature(peer_run).parameters.keys() - {"peer_id", "neighbors", "options_file"}
+    assert set(LocalOptions.__annotations__) == local | set(IN_FILE)
     with pytest.raises(UsageError, match=r"^certs: expected no value .*the peer runs in plaintext"):
         peer.run(0, graph_of("line", 2), insecure=True, certs="certs")
     with pytest.raises(UsageError, match=r"^export: expected .*, got 'x'"):
@@ -264,7 +264,7 @@ def test_a_peer_with_a_schedule_works_in_its_windows_only(
 
     async def windows() -> None:
         running = asyncio.ensure_future(
-            peer.run_async(0, graph, state_dir=place, insecure=True, when_command=f"test -e {window}")
+            peer.run_async(0, graph, state_dir=place, insecure=True, when=f"test -e {window}")
         )
         await until_true(lambda: "outside the windows of work" in caplog.text)
         assert not lines_of(place, "start")
@@ -309,7 +309,7 @@ def test_log_lines_are_written_where_the_caller_asks_for_them(tmp_path: Path) ->
     program = (
         "import peer, sys; g = peer.Graph.load(sys.argv[1]); peer.run(0, g, state_dir=sys.argv[2], insecure=True); "
         "print('with log_format', file=sys.stderr); "
-        "peer.run(0, g, state_dir=sys.argv[2] + '-logged', insecure=True, log_format='json')"
+        "peer.run(0, g, state_dir=sys.argv[2] + '-logged', insecure=True, log='json')"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "graph.json"), str(place)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -26,6 +26,8 @@ from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, Sel
 from peer.identity.certificates import Certificate, make_certificate
 from peer.identity.files import KeyFiles, KeyPair, keygen
 from peer.identity.pinning import pin
+from peer.runtime.assembly import LocalSettings
+from peer.runtime.process import key_files
 from peer.wire.client import NeighborLink
 from peer.wire.options import SERVICE
 from peer.wire.security import MutualTls, SecureChannel, load_tls
@@ -417,9 +419,9 @@ def test_certificates_are_read_from_a_folder(tmp_path: Path) -> None:
     [
         ([], 20, "private key is missing|certificate is missing"),
         (["--insecure", "--listen", "0.0.0.0:7499"], 10, "plaintext is allowed on a loopback address only"),
-        (["--key", "open.key", "--cert", "open.pem"], 20, "other users can access the private key"),
-        (["--key", "good.key", "--cert", "open.pem"], 20, "is not the key of"),
-        (["--key", "expired.key", "--cert", "expired.pem"], 20, "expired on"),
+        (["--certs", "open"], 20, "other users can access the private key"),
+        (["--certs", "other"], 20, "is not the key of"),
+        (["--certs", "expired"], 20, "expired on"),
     ],
 )
 def test_unusable_key_ends_the_peer_without_plaintext(
@@ -428,12 +430,28 @@ def test_unusable_key_ends_the_peer_without_plaintext(
     save_graph(GRAPH, tmp_path / "graph.json")
     files = {"open": pair("federation", 0), "good": pair("federation", 0)}
     files["expired"] = pair("federation", 0, days=9, now=datetime.now(UTC) - timedelta(days=10))
-    for name, made in files.items():
-        (tmp_path / f"{name}.pem").write_bytes(made.chain)
-        (tmp_path / f"{name}.key").write_bytes(made.private_key)
-        (tmp_path / f"{name}.key").chmod(0o644 if name == "open" else 0o600)
+    places = {"open": ("open", "open"), "other": ("good", "open"), "expired": ("expired", "expired")}
+    for name, (key, certificate) in places.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "peer-0.pem").write_bytes(files[certificate].chain)
+        (tmp_path / name / "peer-0.key").write_bytes(files[key].private_key)
+        (tmp_path / name / "peer-0.key").chmod(0o644 if name == "open" else 0o600)
     done = executed("run", "--id", 0, "--neighbors", "graph.json", *arguments, cwd=tmp_path)
     assert done.returncode == exit_code, done.stderr
     assert re.search(sentence, done.stderr), done.stderr
     assert "PRIVATE KEY" not in done.stderr + done.stdout and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "state/peer-0/history.jsonl").exists()
+
+
+def test_keys_are_found_by_the_folder(tmp_path: Path) -> None:
+    """`peer keygen` names them by the peer; on a device with one peer they may be `peer.pem` and `peer.key`."""
+    settings = LocalSettings(tmp_path / "state", certs=tmp_path)
+    assert key_files(3, settings) == KeyFiles.of(tmp_path, 3)
+    plain = KeyFiles(tmp_path / "peer.pem", tmp_path / "peer.key")
+    plain.certificate.touch()
+    plain.key.touch()
+    assert key_files(3, settings) == plain
+    assert key_files(3, LocalSettings(tmp_path / "state")) == KeyFiles.of(tmp_path / "state" / "identity", 3)
+    KeyFiles.of(tmp_path, 3).certificate.touch()
+    KeyFiles.of(tmp_path, 3).key.touch()
+    assert key_files(3, settings) == KeyFiles.of(tmp_path, 3)

@@ -99,7 +99,8 @@ def test_clusters_are_shown_of_a_peer_whose_owner_tells_them(tmp_path: Path) -> 
     save_graph(graph, tmp_path / "graph.json")
     out = tmp_path / "watched"
     with ExitStack() as stack:
-        for peer_id, told in ((0, ["--tell-clusters"]), (1, [])):
+        (tmp_path / "telling.toml").write_text("tell-clusters = true\n")
+        for peer_id, told in ((0, ["--options", tmp_path / "telling.toml"]), (1, [])):
             stack.enter_context(running_peer(peer_id, tmp_path, "--insecure", *told))
         words = ("watch", tmp_path / "graph.json", "--terminal", "--out", out)
         stack.enter_context(running_command(*words, log=tmp_path / "watch.log"))

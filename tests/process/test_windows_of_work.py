@@ -45,7 +45,7 @@ def test_a_peer_works_only_in_its_windows_and_no_neighbor_waits(tmp_path: Path) 
     with ExitStack() as stack:
         peers = {}
         for i in graph.ids:
-            options = ("--when-command", f"test -e {window}") if i == PART_TIME else ()
+            options = ("--when", f"test -e {window}") if i == PART_TIME else ()
             peers[i] = stack.enter_context(running_peer(i, tmp_path, "--insecure", *options, goodbye_s=60.0))
         until(lambda: "waiting" in logs[PART_TIME].read_text(), "it waits for its window", logs=logs)
         until(lambda: rounds(0) >= 3 and rounds(2) >= 3, "neighbors work without it", logs=logs)

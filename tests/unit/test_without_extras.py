@@ -12,7 +12,7 @@ from unit.test_layering import FLOORS, RINGS, TREES, ring
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 
-# Prometheus's own classes are bases and types there; `--metrics-port` imports these modules.
+# Prometheus's own classes are bases and types there; `--metrics` imports these modules.
 METRICS = {f"peer.observe.{name}" for name in ("metrics", "metrics_feed", "metrics_http", "metrics_page")}
 PROGRAM = """
 import importlib, json, sys
@@ -92,7 +92,7 @@ calls = {
     "digits": lambda: peer.simulate(graph, progress=False),
     "testbed": lambda: peer.Testbed(graph, out="%(out)s/bed").start(),
     "run": lambda: peer.run(0, graph, state_dir="%(out)s/state", insecure=True),
-    "metrics": lambda: peer.run(0, graph, state_dir="%(out)s/state", insecure=True, metrics_port=9),
+    "metrics": lambda: peer.run(0, graph, state_dir="%(out)s/state", insecure=True, metrics=9),
     "watch": lambda: peer.watch("%(out)s"),
 }
 said = {}

@@ -98,7 +98,7 @@ def _service(graph: Graph, peer_id: int, shards: bool, data: GivenData | None, m
     <<: *peer
     command: [run, {options},
               --listen, "0.0.0.0:7400", --require-own-address, --stay, "${{PEER_STAY:-error}}",
-              --metrics-port, "9400", --metrics-host, 0.0.0.0{own}]
+              --metrics, "0.0.0.0:9400"{own}]
     volumes: [{", ".join(volumes)}]{folder}
 """
 

@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 
 from coordinator_free_bootstrap.errors import UsageError
 
-PLACES = ("--id", "--neighbors", "--state-dir", "--cert", "--key")  # that every target sets
-IN_CONTAINERS = (*PLACES, "--certs", "--listen", "--metrics-port", "--metrics-host", "--shard", "--data-root")
+PLACES = ("--id", "--neighbors", "--state-dir", "--certs")  # that every target sets
+IN_CONTAINERS = (*PLACES, "--listen", "--metrics", "--shard", "--data-root")
 
 
 def words_of(text: str, known: Collection[str], given: Collection[str]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ Image = Annotated[str, typer.Option(help="Image name; all nodes must be able to 
 Options = Annotated[
     str,
     typer.Option(
-        help="Further options of peer run for all peers, such as '--discard-state --log-level debug'.",
+        help="Further options of peer run for all peers, such as '--discard-state --log debug'.",
         metavar="OPTIONS",
     ),
 ]

@@ -42,12 +42,6 @@ def doctor(
             readable=False,
         ),
     ] = None,
-    cert: Annotated[
-        Path | None, typer.Option(help="Own certificate, as for peer run.", show_default=False, readable=False)
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="Own private key.", show_default="--cert with .key", readable=False)
-    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="The peers use plaintext, on loopback.")] = False,
     listen: Annotated[str | None, typer.Option(help="host:port, as for peer run.")] = None,
     proxy: ThroughProxy = False,
@@ -71,7 +65,7 @@ def doctor(
 
     dialer = HttpProxy.chosen(proxy)
     home = state_dir or (Path("state") / f"peer-{peer_id}" if peer_id is not None else None)
-    settings = {"certs": certs, "cert": cert, "key": key, "insecure": insecure, "listen": listen, "shard": shard}
+    settings = {"certs": certs, "insecure": insecure, "listen": listen, "shard": shard}
     runs = neighbors is not None and peer_id is not None and _runs(neighbors, peer_id, home or Path(), settings)
     checks = examine(
         graph_path=neighbors, peer_id=peer_id, state_dir=home, device=device, proxy=dialer, listen=listen, runs=runs
@@ -83,7 +77,7 @@ def doctor(
         try:
             tested, edges = _edges(neighbors, peer_id, home or Path(), dialer, settings, runs=runs)
         except PeerError as error:
-            fix = "give the folder with the key of this peer with --certs, its certificate with --cert, or --insecure"
+            fix = "give the folder with the key of this peer with --certs, or --insecure"
             tested = [Check("edges", "warn", f"not tested: {error}", "" if isinstance(error, StorageError) else fix)]
         checks += tested
     healthy = all(check.level != "fail" for check in checks)

@@ -42,10 +42,13 @@ def watch(
             help="With a graph file: folder with an observer's key. Default: certs beside the file.", readable=False
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of the page; 0: any free one.")] = 0,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. The page is plain HTTP: keep it on this machine.")
-    ] = ("127.0.0.1"),
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Where the page is; without HOST on 127.0.0.1. Plain HTTP: keep it on this machine. Default: any free port.",
+        ),
+    ] = None,
     name: Annotated[
         list[str] | None,
         typer.Option("--name", help="Another host name under which a browser may ask for the page. Repeatable."),
@@ -63,8 +66,13 @@ def watch(
 
     Example: peer watch graph.json --certs certs --terminal
     """
-    from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
+    from peer.runtime.local_options import LOCAL_HOST, listen_address
 
+    try:
+        host, port = listen_address(listen) if listen is not None else (LOCAL_HOST, 0)
+    except ValueError as error:
+        raise UsageError(ConfigProblem(Option("listen"), str(error), repr(listen))) from None
     asked = where.is_file()
     given = [option for option, value in (("--out", out), ("--certs", certs), ("--proxy", proxy or None)) if value]
     if not asked and given:

@@ -22,12 +22,12 @@ from peer.cli.main import app
 
 
 def test_a_message_names_an_option_as_its_reader_writes_it():
-    problem = ConfigProblem(Option("upload_limit"), "bytes per second", "'fast'", "Give 2MB.")
-    assert str(problem) == "--upload-limit: expected bytes per second, got 'fast'. Give 2MB."
+    problem = ConfigProblem(Option("limit"), "bytes per second", "'fast'", "Give 2MB.")
+    assert str(problem) == "--limit: expected bytes per second, got 'fast'. Give 2MB."
     with names_for("python"):
-        assert str(problem) == "upload_limit: expected bytes per second, got 'fast'. Give 2MB."
+        assert str(problem) == "limit: expected bytes per second, got 'fast'. Give 2MB."
         with names_for("command line"):  # of a verb that a program calls: the outermost decides
-            assert str(problem).startswith("upload_limit:")
+            assert str(problem).startswith("limit:")
 
 
 def test_an_error_of_another_thread_names_arguments_in_python():
@@ -97,12 +97,12 @@ def test_no_error_of_the_api_names_an_option(tmp_path):
         lambda: graph.save(tmp_path / "no" / "graph.json"),
         lambda: peer.simulate(graph, data_root="x"),
         lambda: peer.run(0, graph, certs="certs", insecure=True),
-        lambda: peer.run(0, graph, metrics_host="::"),
-        lambda: peer.run(0, graph, upload_limit="fast", insecure=True),
+        lambda: peer.run(0, graph, metrics="::"),
+        lambda: peer.run(0, graph, limit="fast", insecure=True),
         lambda: peer.run(0, graph, export="x", insecure=True),
         lambda: peer.run(0, graph, when="25:00-26:00", insecure=True),
-        lambda: peer.run(0, graph, when_command="/no/such/program", insecure=True),
-        lambda: peer.run(0, graph, when_command="'", insecure=True),
+        lambda: peer.run(0, graph, when="/no/such/program", insecure=True),
+        lambda: peer.run(0, graph, when="'", insecure=True),
         lambda: peer.run(0, graph, shard=tmp_path / "a.csv", insecure=True),
         lambda: peer.run(0, graph, state_dir=tmp_path / "state"),
         lambda: asyncio.run(peer.run_async(0, graph, device="tpu", insecure=True)),

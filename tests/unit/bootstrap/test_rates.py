@@ -36,13 +36,13 @@ def star(manifest: Manifest | None = None, **limits: int) -> Graph:
     ],
 )
 def test_rates_are_read(text: str, rate: int) -> None:
-    assert parse_rate(text, "--upload-limit") == rate
+    assert parse_rate(text, "--limit") == rate
 
 
 @pytest.mark.parametrize("text", ["", "0", "fast", "-2MB", "2MB/s", "1kB", "2Mbit", "1e6", "9" * 400 + "x"])
 def test_another_rate_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--upload-limit: found .*; allowed: bytes per second such as 2MB"):
-        parse_rate(text, "--upload-limit")
+    with pytest.raises(ConfigError, match=r"--limit: found .*; allowed: bytes per second such as 2MB"):
+        parse_rate(text, "--limit")
 
 
 def test_declared_limits_are_kept_in_the_graph_file_and_checked() -> None:
@@ -117,10 +117,10 @@ def test_own_limits_that_neighbors_would_cut_off_are_refused() -> None:
     least = 2 * 4 * RATE_EXPECTED
     check_limits(star(), 0, least, 4 << 20)
     with pytest.raises(
-        ConfigError, match=rf'--upload-limit: .* at least {least}, or less with "upload_limit": 50000 at node 0'
+        ConfigError, match=rf'--limit: .* at least {least}, or less with "upload_limit": 50000 at node 0'
     ):
         check_limits(star(), 0, 50_000, None)
-    with pytest.raises(ConfigError, match=r"--download-limit: found 2000000 .* at least 4194304"):
+    with pytest.raises(ConfigError, match=r"--limit: found download_limit 2000000 .* at least 4194304"):
         check_limits(star(), 0, None, 2_000_000)
     check_limits(star(upload_limit=50_000), 0, 50_000, None)
     with pytest.raises(ConfigError, match="at least 50000"):

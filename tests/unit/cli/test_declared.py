@@ -16,7 +16,8 @@ from peer.bed.api.testbed import Testbed
 from peer.bed.options import BedOptions, bed_options
 from peer.cli.main import app
 from peer.runtime.assembly import LocalSettings
-from peer.runtime.local_options import LocalOptions, complete_options
+from peer.runtime.local_options import IN_FILE, LocalOptions, complete_options, limits_form, listen_address, log_form
+from peer.runtime.options_file import options_in
 
 DECLARED = {"run": LocalOptions, "testbed": BedOptions}
 HELP = Path(__file__).parent / "help"  # written by: COLUMNS=110 TERM=dumb peer VERB --help > VERB.txt
@@ -34,6 +35,9 @@ def test_help_is_as_recorded(verb):
 def test_each_declared_option_is_an_option_of_the_command_with_its_default(verb, declared):
     parameters = {each.name: each for each in get_command(app).get_command(None, verb).params}
     for name, field in fields_of(declared).items():
+        if verb == "run" and name in IN_FILE:
+            assert name not in parameters
+            continue
         option = parameters[name]
         assert option.opts == [f"--{name.replace('_', '-')}"] and option.help == field.description
         assert option.default == field.default or (field.default == () and option.default is None)
@@ -59,7 +63,12 @@ def test_defaults_are_those_declared_where_nothing_is_given(tmp_path):
         ({"stay": "always"}, "stay: expected 'never', 'completed' or 'error', got 'always'"),
         ({"device": 3}, "device: expected a valid string, got 3"),
         ({"thread": 3}, r"thread: expected an option of peer.run, got an unknown option \(did you mean threads"),
-        ({"metrics_host": "::"}, "metrics_host: expected no value .*no port for metrics is given.*got '::'. Remove it"),
+        ({"metrics": "::"}, "metrics: expected a port, such as 9400, or host and port.*, got '::'"),
+        ({"metrics": 0}, "metrics: expected a port"),
+        ({"metrics_port": 9400}, r"metrics_port: expected metrics \[HOST:\]PORT, got an option that is no more"),
+        ({"log": "loud"}, "log: expected one of debug, info, warning, error, and ,json for lines of JSON, got 'loud'"),
+        ({"log": "debug,info"}, "log: expected one of debug"),
+        ({"limit": "2MB:"}, "limit: expected UP, UP:DOWN or :DOWN .*, got '2MB:'"),
         ({"ca": "ca.pem", "insecure": True}, "ca: expected no value .*plaintext.*ca.pem"),
     ],
 )
@@ -72,9 +81,9 @@ def test_a_wrong_option_is_refused_in_python_by_its_declaration(given, words):
 def test_the_same_rule_refuses_an_option_of_the_command(tmp_path):
     graph = tmp_path / "graph.json"
     peer.Graph.make("line", peers=2).save(graph)
-    command = ["run", "--id", "0", "--neighbors", str(graph), "--metrics-host", "::"]
+    command = ["run", "--id", "0", "--neighbors", str(graph), "--metrics", "::"]
     done = subprocess.run([sys.executable, "-m", "peer", *command], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "--metrics-host: expected no value" in done.stderr
+    assert done.returncode == 2 and "--metrics: expected a port" in done.stderr
 
 
 def test_a_testbed_refuses_what_its_declaration_refuses():
@@ -99,3 +108,44 @@ def test_an_option_that_several_verbs_share_has_one_declaration():
         "--proxy": shown["--proxy"]  # of a testbed it is another one: fault proxies
     } == shown
     assert len(shown) == 5
+
+
+def test_options_of_two_parts():
+    assert [log_form(text) for text in ("info", "json", "debug,json")] == [
+        ("info", "text"),
+        ("info", "json"),
+        ("debug", "json"),
+    ]
+    assert [listen_address(each) for each in (9400, "9400", "[::]:9400")] == [
+        ("127.0.0.1", 9400),
+        ("127.0.0.1", 9400),
+        ("::", 9400),
+    ]
+    assert [limits_form(text) for text in ("2MB", "2MB:5MB", ":5MB")] == [("2MB", None), ("2MB", "5MB"), (None, "5MB")]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("thread = 2", r"expected options of peer run as keys, got thread in .* \(did you mean threads"),
+        ("threads: 2", "expected a file of options .*, got .*options.toml: "),
+    ],
+)
+def test_a_file_of_options_is_read_or_refused(tmp_path, text, words):
+    path = tmp_path / "options.toml"
+    path.write_text("threads = 2\ninsecure-anywhere = true\n")
+    assert options_in(path) == {"threads": 2, "insecure_anywhere": True}
+    path.write_text(text)
+    with pytest.raises(UsageError, match=f"--options: {words}"):
+        options_in(path)
+
+
+def test_a_peer_takes_options_from_a_file_and_the_command_line_wins(tmp_path):
+    """``threads`` of the file is refused by its declaration; ``log`` of the file is not read, because one is given."""
+    graph, path = tmp_path / "graph.json", tmp_path / "options.toml"
+    peer.Graph.make("line", peers=2).save(graph)
+    command = ["run", "--id", "0", "--neighbors", str(graph), "--options", str(path), "--log", "debug"]
+    for text, words in (("threads = 0", "threads: expected greater than or equal to 1"), ("log = 'loud'", "identity")):
+        path.write_text(text)
+        done = subprocess.run([sys.executable, "-m", "peer", *command], capture_output=True, text=True, check=False)
+        assert words in done.stderr, done.stderr

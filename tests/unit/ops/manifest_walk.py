@@ -205,10 +205,10 @@ class Walk:
         options = self._options()
         if ports.get("wire") != int(options["--listen"].rpartition(":")[2]):
             yield "the peer listens on another port than its port wire"
-        if ports.get("metrics") != int(options["--metrics-port"]):
+        if ports.get("metrics") != int(options["--metrics"].rpartition(":")[2]):
             yield "the peer serves metrics on another port than its port metrics"
         scraped = self.template["metadata"].get("annotations", {}).get("prometheus.io/port")
-        if scraped != options["--metrics-port"]:
+        if scraped != options["--metrics"].rpartition(":")[2]:
             yield f"the annotation for Prometheus names port {scraped}"
 
     def _options(self, ordinal: int | None = None) -> dict[str, str]:

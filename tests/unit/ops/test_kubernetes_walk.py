@@ -164,7 +164,10 @@ BROKEN = {
     "port": (lambda d: of(d, "Service")["spec"]["ports"][0].update(port=7401), "Service fed: port 7401"),
     "closed": (lambda d: of(d, "NetworkPolicy")["spec"]["ingress"].pop(0), "port wire is closed"),
     "listen": (lambda d: replaced(peer(d), "[::]:7400", "[::]:7401"), "listens on another port"),
-    "metrics": (lambda d: replaced(peer(d), "--metrics-port 9400", "--metrics-port 9401"), "serves metrics on another"),
+    "metrics": (
+        lambda d: replaced(peer(d), "--metrics 0.0.0.0:9400", "--metrics 0.0.0.0:9401"),
+        "serves metrics on another",
+    ),
     "scrape": (
         lambda d: of(d, "StatefulSet")["spec"]["template"]["metadata"]["annotations"].update(
             {"prometheus.io/port": "1"}

@@ -12,8 +12,8 @@ from coordinator_free_bootstrap import make_graph, save_graph
 from coordinator_free_bootstrap.errors import UsageError
 from peer.cli.main import app
 
-OPTIONS = "--discard-state --log-level debug --when-command 'test $HOME = $(pwd)'"
-WORDS = ["--discard-state", "--log-level", "debug", "--when-command", "test $HOME = $(pwd)"]
+OPTIONS = "--discard-state --log debug --when 'test $HOME = $(pwd)'"
+WORDS = ["--discard-state", "--log", "debug", "--when", "test $HOME = $(pwd)"]
 TARGETS = ("compose", "swarm", "kubernetes", "systemd")
 
 
@@ -63,10 +63,11 @@ def test_systemd(deploy):
     ("options", "words"),
     [
         ("--discard-sate", "expected an option of peer run, got --discard-sate"),
+        ("--certs x", "found --certs, which peer deploy sets"),
         ("--id 3", "found --id, which peer deploy sets for each peer; remove it"),
         ("--state-dir=/x", "found --state-dir, which peer deploy sets"),
-        ("--log-level 'debug", "No closing quotation"),
-        ("--when-command 'a\nb'", "line break|without blanks"),
+        ("--log 'debug", "No closing quotation"),
+        ("--when 'a\nb'", "line break|without blanks"),
     ],
 )
 def test_what_a_peer_would_not_take_is_refused(deploy, tmp_path, target, options, words):

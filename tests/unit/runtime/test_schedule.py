@@ -12,7 +12,8 @@ import pytest
 
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.runtime import schedule as module
-from peer.runtime.schedule import CHECK_S, Schedule, parse_window
+from peer.runtime.local_options import complete_options
+from peer.runtime.schedule import CHECK_S, Schedule, parse_window, schedule_of
 
 
 def at(hour: int, minute: int = 0, day: int = 10, month: int = 1) -> datetime:
@@ -109,5 +110,16 @@ def test_a_command_that_does_not_end_says_no_and_is_killed(
 
 @pytest.mark.parametrize("command", ["no-such-program --now", "test 'unclosed"])
 def test_a_command_that_cannot_be_run_is_refused(command: str) -> None:
-    with pytest.raises(ConfigError, match="--when-command: expected"):
+    with pytest.raises(ConfigError, match="--when: expected"):
         Schedule(command=command)
+
+
+def test_a_text_that_begins_with_no_digit_is_a_command() -> None:
+    both = schedule_of(complete_options(0, {"when": ["00:00-24:00", python("exit(1)")]}))
+    assert both is not None and not asyncio.run(both.is_open())
+    with pytest.raises(ConfigError, match=r"--when: expected one command, got 2\. Give one"):
+        schedule_of(complete_options(0, {"when": ["true", "false"]}))
+    with pytest.raises(ConfigError, match="--when: expected .*HH:MM-HH:MM"):
+        schedule_of(complete_options(0, {"when": "7"}))
+    with pytest.raises(ConfigError, match="--when: expected a program .*, got no program morning"):
+        schedule_of(complete_options(0, {"when": "morning"}))

@@ -121,7 +121,7 @@ def test_plaintext_on_loopback_is_allowed(listen: str) -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:50051", "[::]:50051", "192.168.1.5:1", "peer-1:50051", "127.0.0.1.evil:1"])
 def test_plaintext_on_a_network_requires_the_option(listen: str) -> None:
-    with pytest.raises(ConfigError, match="--insecure"):
+    with pytest.raises(ConfigError, match="set insecure_anywhere"):
         require_loopback_or(False, listen)
     require_loopback_or(True, listen)
 

@@ -1,0 +1,35 @@
+"""A file of options: those of `peer run` as keys of TOML, the seldom used ones too."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
+from coordinator_free_bootstrap.options import fields_of
+from coordinator_free_bootstrap.validation import near
+from peer.runtime.local_options import REPLACED, LocalOptions
+
+
+def options_in(path: Path) -> dict[str, object]:
+    """Return the options of a file, such as ``threads = 2``; a dash in a name counts as an underscore.
+
+    Raises:
+        UsageError: the file cannot be read, is no TOML, or has an unknown key.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        found = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            ConfigProblem(Option("options"), "a file of options such as threads = 2 (TOML)", f"{path}: {found}")
+        ) from None
+    given = {name.replace("-", "_"): value for name, value in content.items()}
+    known = fields_of(LocalOptions)
+    for name in given:
+        if name not in known and name not in REPLACED:
+            hint = near(name, sorted(known))
+            raise UsageError(
+                ConfigProblem(Option("options"), "options of peer run as keys", f"{name} in {path} ({hint})")
+            )
+    return given

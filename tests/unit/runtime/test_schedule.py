@@ -119,7 +119,7 @@ def test_a_text_that_begins_with_no_digit_is_a_command() -> None:
     assert both is not None and not asyncio.run(both.is_open())
     with pytest.raises(ConfigError, match=r"--when: expected one command, got 2\. Give one"):
         schedule_of(complete_options(0, {"when": ["true", "false"]}))
-    with pytest.raises(ConfigError, match="--when: expected .*HH:MM-HH:MM"):
+    with pytest.raises(ConfigError, match=r"--when: expected .*HH:MM-HH:MM"):
         schedule_of(complete_options(0, {"when": "7"}))
-    with pytest.raises(ConfigError, match="--when: expected a program .*, got no program morning"):
+    with pytest.raises(ConfigError, match=r"--when: expected a program .*, got no program morning"):
         schedule_of(complete_options(0, {"when": "morning"}))

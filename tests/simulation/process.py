@@ -279,7 +279,7 @@ class Process(Probe):
         try:
             rejection = self.host.rejects_offer(push.header)
         except RemoteProtocolError as error:
-            self.network.reply(push, PushReply(Outcome.REFUSED, error.code))
+            self.network.reply(push, PushReply(Outcome.REFUSED, error.refusal.code))
             return
         if rejection is not None:
             self.world.checker.mark(f"refused {rejection.code}")
@@ -395,7 +395,7 @@ class Process(Probe):
             try:
                 self.host.post(self.host.receiving.pulled(neighbor, found))
             except RemoteProtocolError as error:
-                self.world.checker.mark(f"refused a pulled model: {error.code}")
+                self.world.checker.mark(f"refused a pulled model: {error.refusal.code}")
                 self.host.post(ev.PullDone(neighbor, False, reason=error.refusal.reason))
 
         self.network.call(self, neighbor, lambda process: [process.answer_pull(r) for r in requests], answered)

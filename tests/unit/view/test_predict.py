@@ -496,7 +496,7 @@ def test_damaged_metadata_are_one_sentence(tabular, tmp_path, key, value):
     saved = SavedModel.read(place / "model.safetensors")
     save_file(dict(saved.tensors), tmp_path / "model.safetensors", {**saved.metadata, key: value})
     np.save(tmp_path / "raw.npy", np.stack([age, volume], axis=1))
-    with pytest.raises(StorageError, match=r"expected .*, got|the model has 2 classes"):
+    with pytest.raises(StorageError, match=r"expected .*, got|allowed|the model has 2 classes"):
         peer("predict", tmp_path / "model.safetensors", tmp_path / "raw.npy")
 
 
@@ -549,5 +549,5 @@ def test_several_inputs_are_read_by_name(tmp_path):
     np.savez(tmp_path / "scalar.npz", tokens=x["tokens"], weight=1.0)
     np.save(tmp_path / "x.npy", x["tokens"])
     for name in ("less.npz", "uneven.npz", "scalar.npz", "x.npy"):
-        with pytest.raises(TaskError, match=r"expected tokens \[samples, 7\], weight \[samples\]"):
+        with pytest.raises(TaskError, match=r"expected .*tokens \[samples, 7\], weight \[samples\]"):
             peer("predict", model, tmp_path / name)

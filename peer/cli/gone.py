@@ -15,9 +15,7 @@ _TASK = "--set run.task=NAME"
 # "--option" of every verb, or "verb --option" where others keep it -> what to give instead
 GONE = {
     "--traceback": "peer --traceback VERB",
-    "graph make --task": _TASK,
     **{f"graph make --{key}": f"--kind KIND:{key}=NUMBER" for key in ("p", "m", "degree", "radius", "seed")},
-    "graph make --base-port": "--address-template '127.0.0.1:{id+PORT}'",
     "graph make --force": "a new file for --out",
     "graph keys --algorithm": "peer graph keys ALGORITHM",
     **{f"{verb} --task": _TASK for verb in ("data split", "data show", "evaluate", "predict")},

@@ -19,7 +19,7 @@ from coordinator_free_bootstrap.validation import counted
 from peer.api.graph import Graph, check_run
 from peer.cli.graph_pin import pin
 from peer.cli.json_output import AsJson, print_json
-from peer.cli.problem import Settings, set_keys
+from peer.cli.problem import Settings, TaskOption, set_keys, task_settings
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -48,13 +48,17 @@ def make(
         ),
     ] = "erdos-renyi",
     peers: Annotated[int, typer.Option(help="Number of peers, 2 or more; ids start at 0.")] = 8,
+    base_port: Annotated[
+        int | None, typer.Option(help="Peer i listens on this port + i. Default: 7400.", show_default=False)
+    ] = None,
     address_template: Annotated[
         str,
         typer.Option(
             help="Address of peer i, such as peer-{id}:7400 or node:{id+30400}. {id}: 0, 1, ...; {id+N}, {id-N}: from any whole "
-            "number on; {port}: {id+7400}."
+            "number on; {port}: --base-port + i."
         ),
     ] = "127.0.0.1:{port}",
+    task: TaskOption = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="File to write. Default: standard output.", readable=False)] = None,
 ) -> None:
@@ -66,7 +70,11 @@ def make(
         raise UsageError(
             f"--out: expected a new file, got {out}, which may have pinned keys. Delete it, or name another."
         )
-    given = settings or []
+    if base_port is not None:
+        if "{port}" not in address_template:
+            raise UsageError(f"--base-port: expected {{port}} in --address-template with it, got {address_template!r}")
+        address_template = address_template.replace("{port}", f"{{id+{base_port}}}")
+    given = task_settings(task, settings)
     graph = Graph.make(
         **kind_named(kind),
         peers=peers,

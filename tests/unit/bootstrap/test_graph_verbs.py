@@ -82,6 +82,17 @@ def test_errors_are_raised_to_the_caller(arguments, error):
         invoke(*arguments)
 
 
+def test_the_base_port_and_task_are_given_in_short(tmp_path):
+    invoke(
+        "make", "--kind", "ring", "--peers", 3, "--base-port", 9000, "--task", "digits", "--out", tmp_path / "g.json"
+    )
+    graph = load_graph(tmp_path / "g.json")
+    assert [node.address for node in graph.nodes] == [f"127.0.0.1:{9000 + i}" for i in range(3)]
+    assert graph.manifest.task == "digits"
+    with pytest.raises(UsageError, match=r"--base-port: expected \{port\} in --address-template"):
+        invoke("make", "--base-port", 9000, "--address-template", "peer-{id}:7400")
+
+
 def test_a_drawing_that_cannot_be_written_is_a_usage_error(tmp_path):
     save_graph(make_graph("ring", 3), tmp_path / "g.json")
     for out in (tmp_path / "none" / "g.png", tmp_path / "g.xyz"):

@@ -87,10 +87,12 @@ class Certificate:
         try:
             names = self.parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except x509.ExtensionNotFound:
-            raise IdentityError("found no subject alternative name; allowed: exactly one URI") from None
+            raise IdentityError(
+                "expected exactly one URI name in the certificate, got no subject alternative name"
+            ) from None
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
         if len(uris) != 1:
-            raise IdentityError(f"found {len(uris)} URI names in the certificate; allowed: exactly one")
+            raise IdentityError(f"expected exactly one URI name in the certificate, got {len(uris)}")
         return parse_spiffe_id(uris[0])
 
     @property

@@ -135,9 +135,7 @@ def mode_problem(mode: int, *, mounted: bool) -> str | None:
             container; their group may read them (PostgreSQL has the same rule).
     """
     if mode & 0o077 & ~(0o040 if mounted else 0):
-        return (
-            f"found mode {mode:04o}: other users can access the private key; allowed: {'0640' if mounted else '0600'}"
-        )
+        return f"expected mode {'0640' if mounted else '0600'}, got {mode:04o}: other users can access the private key"
     return None
 
 
@@ -148,4 +146,4 @@ def _check_mode(path: Path) -> None:
         return  # `read_file` raises the error
     problem = mode_problem(stat.S_IMODE(found.st_mode), mounted=found.st_uid == 0 and os.geteuid() != 0)
     if problem:
-        raise IdentityError(f"{path}: {problem}; run chmod 600 {path}")
+        raise IdentityError(f"{path}: {problem}. Run chmod 600 {path}")

@@ -33,14 +33,14 @@ def pin(graph: Graph, certificates: Iterable[Certificate], *, rotate: bool = Fal
         where = f"certificate {spiffe_id(federation, subject)}"
         if federation != graph.manifest.federation:
             raise IdentityError(
-                f"{where}: found federation {federation}; allowed: {graph.manifest.federation}, the graph's; make the "
-                f"certificate with --federation {graph.manifest.federation}, or set run.federation"
+                f"{where}: expected federation {graph.manifest.federation}, the graph's, got {federation}. Make the "
+                f"certificate with --federation {graph.manifest.federation}, or set run.federation."
             )
         if isinstance(subject, int) and subject not in graph.ids:
             raise IdentityError(f"{where}: peer {subject} is not in the graph; pin certificates of its peers only")
         if certificate.may_sign_others:
             raise IdentityError(
-                f"{where}: its key usage allows signing certificates; allowed: a key usage without keyCertSign"
+                f"{where}: expected a key usage without keyCertSign, got one that allows signing certificates"
             )
         new.setdefault(subject, []).append(certificate)
     for name in new:

@@ -163,7 +163,7 @@ class CheckpointStore:
         if not isinstance(manifest, dict) or "version" not in manifest:
             raise CheckpointCorrupt("misplaced: manifest.json is not the manifest of a checkpoint")
         if manifest["version"] != FORMAT_VERSION:
-            raise CheckpointCorrupt(f"another format: found {manifest['version']}; allowed: {FORMAT_VERSION}")
+            raise CheckpointCorrupt(f"another format: expected version {FORMAT_VERSION}, got {manifest['version']}")
         _check_form(manifest)
         for key, expected in self._owner.items():
             if manifest[key] != expected:

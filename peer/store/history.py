@@ -73,7 +73,7 @@ class HistoryWriter:
             StorageError: it could not be written; the file then ends with the line before.
         """
         if kind not in KINDS:
-            raise ValueError(f"history line: found kind {kind!r}; allowed: {', '.join(KINDS)}")
+            raise ValueError(f"history line: expected kind to be one of {', '.join(KINDS)}, got {kind!r}")
         line = _encode(self.stamped(kind, **fields))
         try:
             failpoints.reach("history.write")
@@ -169,7 +169,7 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
 def check_line(size: int) -> None:
     """Raise OSError for a line that no peer has written."""
     if size > LINE_BYTES_MAX:
-        raise OSError(f"found a line of more than {LINE_BYTES_MAX} bytes; allowed: one JSON object on each line")
+        raise OSError(f"expected lines of at most {LINE_BYTES_MAX} bytes, each one JSON object, got a longer line")
 
 
 def first_line(path: Path) -> bytes:
@@ -256,4 +256,4 @@ def plain(value: Any) -> Any:
         return finite(value.tolist())
     if isinstance(value, set | frozenset):
         return sorted(value)
-    raise TypeError(f"history line: found a {type(value).__name__}; allowed: JSON values and NumPy arrays")
+    raise TypeError(f"history line: expected a JSON value or a NumPy array, got a {type(value).__name__}")

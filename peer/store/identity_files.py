@@ -99,8 +99,8 @@ class StateLock:
                 owner = read_at(handle, 32, 0).decode(errors="replace").strip() or "unknown"
                 os.close(handle)
                 raise StorageError(
-                    f"state directory {self.path.parent}: found it in use by process {owner}; allowed: one process; "
-                    f"stop that process, or choose another {Option('state_dir')}"
+                    f"state directory {self.path.parent}: expected no other process, got process {owner}, which uses it. "
+                    f"Stop that process, or choose another {Option('state_dir')}"
                 )
             os.ftruncate(handle, 0)
             os.lseek(handle, 0, os.SEEK_SET)

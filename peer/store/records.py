@@ -30,13 +30,13 @@ def _iso(text: str) -> str:
     try:
         datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"found {printable(text, 40)}; allowed: a time in ISO 8601") from error
+        raise ValueError(f"expected a time in ISO 8601, got {printable(text, 40)}") from error
     return text
 
 
 def _rectangle(rows: list[list[int]]) -> list[list[int]]:
     if len({len(row) for row in rows}) != 1 or not rows[0] or not any(map(sum, rows)):
-        raise ValueError("found rows of different lengths or no samples; allowed: a table of counts")
+        raise ValueError("expected a table of counts, got rows of different lengths or no samples")
     return rows
 
 

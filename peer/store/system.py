@@ -24,8 +24,8 @@ def require_unix(what: str) -> None:
         import fcntl  # noqa: F401
     except ImportError:
         raise UsageError(
-            f"{what}: found {sys.platform}, which lacks the file locks and signals that a peer needs; allowed: Linux and macOS; "
-            "peer.simulate, peer report and peer status work here"
+            f"{what}: expected Linux or macOS, got {sys.platform}, which lacks the file locks and signals that a "
+            "peer needs. peer.simulate, peer report and peer status work here."
         ) from None
 
 

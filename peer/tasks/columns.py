@@ -74,7 +74,7 @@ class Columns:
             if wrong.any():
                 row = int(np.argmax(wrong))
                 raise TaskError(
-                    f"{table.place(row)}, {name}: found {cells[row]!r}; allowed: {_allowed(kind)}; correct the row"
+                    f"{table.place(row)}, {name}: expected {_allowed(kind)}, got {cells[row]!r}. Correct the row."
                 )
         return np.array(columns, np.float64).reshape(-1, len(table.rows)).T
 
@@ -88,11 +88,12 @@ class Columns:
             return [(name, kind, index) for index, (name, kind) in enumerate(self.kinds)]
         if not table.form.header:
             raise TaskError(
-                f"{table.place(0)}: found {counted(len(table.header), 'cell')}; allowed: {len(names)}: {some(names)}"
+                f"{table.place(0)}: expected {counted(len(names), 'cell')} ({some(names)}), got {len(table.header)}"
             )
         raise TaskError(
-            f"{table.source}: found {counted(table.header.count(missing[0]), 'column')} named {missing[0]!r} in the header; "
-            f"allowed: one of each column that the model reads: {some(names)}; rename the columns, or give rows without a header"
+            f"{table.source}: expected one of each column that the model reads: {some(names)}, got "
+            f"{counted(table.header.count(missing[0]), 'column')} named {missing[0]!r} in the header. Rename the "
+            "columns, or give rows without a header."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -116,7 +117,7 @@ class Columns:
                 raise ValueError("another kind")
             return cls(kinds, Form(**found["form"]))
         except (TypeError, KeyError, ValueError) as error:
-            raise ValueError(f"table: found {str(found)[:80]!r}: {error}") from error
+            raise ValueError(f"table: {error}") from error
 
 
 def columns_of(table: Table, names: Sequence[str], texts: Mapping[str, Sequence[str]]) -> Columns:
@@ -145,27 +146,27 @@ def _kind(table: Table, name: str) -> Kind:
     if 2 * len(others) <= len(present):
         row, cell = others[0]
         raise TaskError(
-            f"{table.place(row)}, {name}: found {cell!r} ({counted(len(others), 'cell')} of {len(present)} are no numbers); "
-            f"allowed: a finite number; correct them, {leave_out}"
+            f"{table.place(row)}, {name}: expected a finite number, got {cell!r} ({counted(len(others), 'cell')} of "
+            f"{len(present)} are no numbers). Correct them, {leave_out}"
         )
     if all(_ISO_DATE.fullmatch(cell) for _, cell in present):
         return DATE
     for row, cell in present:
         if _TIME_LIKE.fullmatch(cell) or _ISO_DATE.fullmatch(cell):
             raise TaskError(
-                f"{table.place(row)}, {name}: found {cell!r}, which seems to be a date or a time; allowed: dates as "
-                f"2024-03-31 or 2024-03-31T23:59; write all of them so, or as numbers, {leave_out}"
+                f"{table.place(row)}, {name}: expected dates as 2024-03-31 or 2024-03-31T23:59, got {cell!r}, which "
+                f"seems to be a date or a time. Write all of them so, or as numbers, {leave_out}"
             )
         if _NUMBER_LIKE.fullmatch(cell):
             raise TaskError(
-                f"{table.place(row)}, {name}: found {cell!r}, a number with a sign; allowed: a number, or a text; write the "
-                f"number alone, or give all texts of the column in task_options.categories, {leave_out}"
+                f"{table.place(row)}, {name}: expected a number, or a text, got {cell!r}, a number with a sign. Write "
+                f"the number alone, or give all texts of the column in task_options.categories, {leave_out}"
             )
     found = sorted({cell for _, cell in present})
     if len(found) > TEXTS_MAX or len(found) == len(present) > SHOWN:
         raise TaskError(
-            f"{table.source}, {name}: found {len(found)} different texts in {len(present)} rows: {some(found)}; allowed: at most "
-            f"{TEXTS_MAX} that repeat; give them in task_options.categories, {leave_out}"
+            f"{table.source}, {name}: expected at most {TEXTS_MAX} different texts that repeat, got {len(found)} in "
+            f"{len(present)} rows: {some(found)}. Give them in task_options.categories, {leave_out}"
         )
     refuse_look_alikes(f"{table.source}, {name}", found)
     return tuple(found)
@@ -196,7 +197,7 @@ def some(names: Sequence[str], most: int = SHOWN) -> str:
 def _allowed(kind: Kind) -> str:
     if kind == NUMBER:
         return "a finite number"
-    return "a date, such as 2024-03-31" if kind == DATE else some(kind)
+    return "a date, such as 2024-03-31" if kind == DATE else f"one of {some(kind)}"
 
 
 def _days(cell: str) -> float:

@@ -47,10 +47,10 @@ def refuse_masked(name: str, array: Any) -> None:
     """
     if np.ma.is_masked(array):
         masked = np.argwhere(np.ma.getmaskarray(array))
-        remedy = "" if name.endswith("_y") else "fill them, as array.filled(0.0) after scaling, or "
+        remedy = "Leave" if name.endswith("_y") else "Fill them, as array.filled(0.0) after scaling, or leave"
         raise ShardError(
-            f"shard: {name}[{', '.join(map(str, masked[0]))}]: found a masked value ({len(masked)} of {array.size} are masked); "
-            f"allowed: values; {remedy}leave these samples out"
+            f"shard: {name}[{', '.join(map(str, masked[0]))}]: expected values, got a masked value ({len(masked)} of "
+            f"{array.size} are masked). {remedy} these samples out."
         )
 
 

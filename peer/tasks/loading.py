@@ -197,42 +197,47 @@ def as_task(found: object, manifest: Manifest) -> Task:
             ) from error
     elif manifest.task_options:
         raise TaskError(
-            f"task_options: found {manifest.task_options} for {manifest.task}, which is an object; allowed: none; "
-            "name its class to give options"
+            f"task_options: expected none for {manifest.task}, which is an object, got {manifest.task_options}. Name "
+            "its class to give options."
         )
     if not isinstance(found, Task):
         raise TaskError(
-            f"task: {manifest.task}: found a {type(found).__name__}; allowed: an object or class of type Task"
+            f"task: {manifest.task}: expected an object or class of type Task, got a {type(found).__name__}"
         )
     if found.kind not in get_args(Kind):
-        raise TaskError(f"task: {manifest.task}: found kind {found.kind!r}; allowed: {', '.join(get_args(Kind))}")
+        raise TaskError(
+            f"task: {manifest.task}: expected kind to be one of {', '.join(get_args(Kind))}, got {found.kind!r}"
+        )
     classes: object = found.classes
     if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 2):
-        raise TaskError(f"task: {manifest.task}: found classes {classes!r}; allowed: an integer of 2 or more, or None")
+        raise TaskError(
+            f"task: {manifest.task}: expected classes to be an integer of 2 or more, or None, got {classes!r}"
+        )
     if found.class_axis not in {1, -1}:
-        raise TaskError(f"task: {manifest.task}: found class_axis {found.class_axis!r}; allowed: 1, -1")
+        raise TaskError(f"task: {manifest.task}: expected class_axis to be 1 or -1, got {found.class_axis!r}")
     if not isinstance(found.more_metrics, tuple) or not all(
         isinstance(metric, Metric) for metric in found.more_metrics
     ):
-        raise TaskError(
-            f"task: {manifest.task}: more_metrics: found {found.more_metrics!r}; allowed: a tuple of Metric"
-        )
+        raise TaskError(f"task: {manifest.task}: more_metrics: expected a tuple of Metric, got {found.more_metrics!r}")
     if len(found.more_metrics) > MORE_METRICS_MAX:
         count = len(found.more_metrics)
-        raise TaskError(f"task: {manifest.task}: more_metrics: found {count}; allowed: at most {MORE_METRICS_MAX}")
+        raise TaskError(
+            f"task: {manifest.task}: more_metrics: expected at most {MORE_METRICS_MAX} metrics, got {count}"
+        )
     if not isinstance(found.preprocessing, Preprocessing | None):
         raise TaskError(
-            f"task: {manifest.task}: preprocessing: found a {type(found.preprocessing).__name__}; "
-            "allowed: a Preprocessing, or None"
+            f"task: {manifest.task}: preprocessing: expected a Preprocessing, or None, got a "
+            f"{type(found.preprocessing).__name__}"
         )
     facts: object = found.facts
     if not isinstance(facts, Mapping) or not all(isinstance(text, str) for entry in facts.items() for text in entry):
-        raise TaskError(f"task: {manifest.task}: facts: found {facts!r}; allowed: a dict from text to text")
+        raise TaskError(f"task: {manifest.task}: facts: expected a dict from text to text, got {facts!r}")
     names = found.class_names
     if names is not None and (
         isinstance(names, str) or not all(isinstance(n, str) for n in names) or classes not in (None, len(names))
     ):
         raise TaskError(
-            f"task: {manifest.task}: class_names: found {names!r}; allowed: one text for each of the {classes} classes, or None"
+            f"task: {manifest.task}: class_names: expected one text for each of the {classes} classes, or None, got "
+            f"{names!r}"
         )
     return found

@@ -70,8 +70,8 @@ def decimal_mark(columns: Sequence[Sequence[str]], place: Callable[[int], str], 
     if len(certain) == len(MARKS):
         (row, point), (other, comma) = certain["."], certain[","]
         raise TaskError(
-            f"{place(row)}: found {point!r}; {place(other)}: found {comma!r}; allowed: one decimal mark in all of a table; "
-            "write all numbers alike"
+            f"{place(row)}: expected one decimal mark in all of a table, got {point!r}, and {comma!r} in "
+            f"{place(other)}. Write all numbers alike."
         )
     mark = next(iter(certain), otherwise)
     doubtful = unclear.get(_BETWEEN[mark])

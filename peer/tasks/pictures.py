@@ -56,8 +56,8 @@ def read_pixels(path: Path, sample_shape: tuple[int, ...]) -> Picture:
 
     if len(sample_shape) != 3 or sample_shape[0] not in {1, 3}:
         raise TaskError(
-            f"{path}: found a picture for samples of shape {list(sample_shape)}; allowed: pictures for samples "
-            "[1 or 3, height, width]; give an array (.npy) or a table (.csv)"
+            f"{path}: expected pictures for samples [1 or 3, height, width], got a picture for samples of shape "
+            f"{list(sample_shape)}. Give an array (.npy) or a table (.csv)."
         )
     channels, height, width = sample_shape
     try:
@@ -97,8 +97,8 @@ def _refuse_frames(path: Path, opened: Image) -> None:
     opened.seek(0)
     if frames > 1:
         raise TaskError(
-            f"picture: {path}: found {frames} pictures in one file; allowed: one; write each of them, or the one that "
-            "counts, to a file of its own"
+            f"picture: {path}: expected one picture in a file, got {frames}. Write each of them, or the one that "
+            "counts, to a file of its own."
         )
 
 
@@ -109,8 +109,8 @@ def _levels(path: Path, opened: Image, upright: Image) -> tuple[NDArray[np.float
     if upright.mode == "F":
         if not (least >= 0 and most <= 1):  # false for NaN too
             raise TaskError(
-                f"picture: {path}: found floats from {least:g} to {most:g}; allowed: floats from 0 to 1; divide them by the "
-                "largest possible value, or write integers of 8 or 16 bits"
+                f"picture: {path}: expected floats from 0 to 1, got floats from {least:g} to {most:g}. Divide them by "
+                "the largest possible value, or write integers of 8 or 16 bits."
             )
         return (values * BYTE).astype(np.float32), "floats in [0, 1]"
     if upright.mode == "I" and not (BYTE < most <= WORD and least >= 0) and values.any():

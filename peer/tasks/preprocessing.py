@@ -51,12 +51,14 @@ class Preprocessing:
         try:
             lists = {name: np.array(getattr(self, name), np.float32).tolist() for name in ("divisor", "mean", "std")}
         except (TypeError, ValueError, OverflowError) as error:
-            raise TaskError(f"preprocessing: {error}; allowed: numbers, or nested lists of numbers") from error
+            raise TaskError(
+                f"preprocessing: expected numbers, or nested lists of numbers, got other values: {error}"
+            ) from error
         for name, found in lists.items():
             wrong = ~np.isfinite(found) if name == "mean" else ~(np.isfinite(found) & (np.array(found) > 0))
             if wrong.any() or (name == "divisor" and not isinstance(found, float)):
                 allowed = "finite numbers" if name == "mean" else "positive finite numbers"
-                raise TaskError(f"preprocessing: {name}: found {getattr(self, name)}; allowed: {allowed}")
+                raise TaskError(f"preprocessing: {name}: expected {allowed}, got {getattr(self, name)}")
             object.__setattr__(self, name, found)
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(map(str, self.columns)))
@@ -75,8 +77,8 @@ class Preprocessing:
             feature = wrong[0].tolist() if len(wrong[0]) != 1 else int(wrong[0][0])
             name = f" ({names[feature]!r})" if names is not None and isinstance(feature, int) else ""
             raise TaskError(
-                f"preprocessing: feature {feature}{name}: found NaN or Inf in the training samples, or no value; allowed: finite "
-                "numbers; fill them in, or leave the feature out"
+                f"preprocessing: feature {feature}{name}: expected finite numbers, got NaN or Inf in the training "
+                "samples, or no value. Fill them in, or leave the feature out."
             )
         return cls(1.0, train.mean(0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist(), names)
 
@@ -136,8 +138,8 @@ class Preprocessing:
                 fits = False
             if not fits:
                 raise TaskError(
-                    f"preprocessing: {name}: found shape {list(shape)}; allowed: a shape that broadcasts to a sample, "
-                    f"{list(sample_shape)}"
+                    f"preprocessing: {name}: expected a shape that broadcasts to a sample, {list(sample_shape)}, got "
+                    f"shape {list(shape)}"
                 )
 
     def scale(self) -> dict[str, Any]:
@@ -162,13 +164,15 @@ class Preprocessing:
             fields: Any = json.loads(text)
             needed = {"divisor", "mean", "std", "columns"}
             if not isinstance(fields, dict) or not needed <= fields.keys() <= needed | {"table", "reading"}:
-                raise ValueError(f"found {text[:80]!r}")
+                raise ValueError("other keys")
             if fields["columns"] is not None and not isinstance(fields["columns"], list):
-                raise ValueError(f"columns: found {fields['columns']!r}")
+                raise ValueError("columns that are no list")
             if "table" in fields:
                 fields["table"] = Columns.from_json(fields["table"])
         except (ValueError, RecursionError) as error:
-            raise TaskError(f"preprocessing: {error}; allowed: an object with divisor, mean, std, columns") from error
+            raise TaskError(
+                f"preprocessing: expected an object with divisor, mean, std, columns, got {text[:80]!r} ({error})"
+            ) from error
         return cls(**fields)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import ShardError
 from coordinator_free_bootstrap.seeds import generator
+from coordinator_free_bootstrap.validation import counted
 from peer.tasks.arrays import Inputs, count, each, is_stored, read_rows, sample_shape, take
 from peer.tasks.in_numpy import in_numpy, is_missing
 from peer.tasks.preprocessing import Preprocessing
@@ -134,10 +135,10 @@ class Shard:
             ShardError: wrong shapes, NaN or Inf, labels out of range, or too few samples.
         """
         if (self.val_x is None) != (self.val_y is None):
-            raise ShardError("shard: found one of val_x and val_y; allowed: both or none")
+            raise ShardError("shard: expected both val_x and val_y or neither, got one of them")
         if self.class_names is not None and classes not in (None, len(self.class_names)):
             raise ShardError(
-                f"shard: class_names: found {len(self.class_names)} names; allowed: one for each of the {classes} classes"
+                f"shard: class_names: expected one name for each of the {classes} classes, got {len(self.class_names)}"
             )
         arrays: dict[str, Any] = {}
         for name, part in (("train", "train"), ("val", "validation"), ("test", "test")):
@@ -145,22 +146,24 @@ class Shard:
             arrays[f"{name}_x"] = _inputs(f"{name}_x", x)
             arrays[f"{name}_y"] = _targets(f"{name}_y", y, kind, classes)
             if count(x) != count(y):
-                raise ShardError(f"shard: found {count(x)} samples in {name}_x, {count(y)} in {name}_y; allowed: equal")
+                raise ShardError(
+                    f"shard: expected as many samples in {name}_y as in {name}_x ({count(x)}), got {count(y)}"
+                )
             if sample_shape(x) != sample_shape(self.train_x):
                 raise ShardError(
-                    f"shard: {name}_x: found samples of shape {sample_shape(x)}; "
-                    f"allowed: {sample_shape(self.train_x)}, as in train_x"
+                    f"shard: {name}_x: expected samples of shape {sample_shape(self.train_x)}, as in train_x, got "
+                    f"{sample_shape(x)}"
                 )
             if y.shape[1:] != self.train_y.shape[1:]:
                 raise ShardError(
-                    f"shard: {name}_y: found targets of shape {list(y.shape[1:])}; "
-                    f"allowed: {list(self.train_y.shape[1:])}, as in train_y"
+                    f"shard: {name}_y: expected targets of shape {list(self.train_y.shape[1:])}, as in train_y, got "
+                    f"{list(y.shape[1:])}"
                 )
         for name, least in (("train", TRAIN_SAMPLES_MIN), ("test", TEST_SAMPLES_MIN)):
             if count(arrays[f"{name}_x"]) < least:
                 raise ShardError(
-                    f"shard: {name}_x: found {count(arrays[f'{name}_x'])} samples; allowed: {least} or more; "
-                    "give this peer more data, or use fewer peers"
+                    f"shard: {name}_x: expected at least {counted(least, 'sample')}, got {count(arrays[f'{name}_x'])}. Give this "
+                    "peer more data, or use fewer peers."
                 )
         arrays |= {name: self._per_sample(name) for name in PER_SAMPLE_MAX}
         return replace(self, **arrays)
@@ -171,35 +174,35 @@ class Shard:
         values, most = np.asarray(getattr(self, name)), PER_SAMPLE_MAX[name]
         samples = count(self.test_x if name == "test_cluster" else self.train_x)
         if values.shape != (samples,):
-            raise ShardError(f"shard: {name}: found shape {values.shape}; allowed: ({samples},)")
+            raise ShardError(f"shard: {name}: expected shape ({samples},), got {values.shape}")
         if not np.issubdtype(values.dtype, np.integer):
-            raise ShardError(f"shard: {name}: found dtype {values.dtype}; allowed: integers 0..{most}")
+            raise ShardError(f"shard: {name}: expected integers 0..{most}, got dtype {values.dtype}")
         bad = np.flatnonzero((values < 0) | (values > most))
         if len(bad):
-            raise ShardError(f"shard: {name}[{bad[0]}]: found {values[bad[0]]}; allowed: integers 0..{most}")
+            raise ShardError(f"shard: {name}[{bad[0]}]: expected integers 0..{most}, got {values[bad[0]]}")
         return values.astype(np.int64)
 
 
 def _inputs(name: str, x: Inputs) -> Inputs:
     if isinstance(x, Mapping):
         if not x or not all(isinstance(key, str) and key.isidentifier() for key in x):
-            raise ShardError(f"shard: {name}: found the names {list(x)}; allowed: arguments of the model's forward")
+            raise ShardError(f"shard: {name}: expected arguments of the model's forward, got the names {list(x)}")
         arrays = {key: _array(f"{name}[{key!r}]", array, 1) for key, array in x.items()}
         counts = {key: count(array) for key, array in arrays.items()}
         if len(set(counts.values())) > 1:
-            raise ShardError(f"shard: {name}: found {counts} samples; allowed: equally many under each name")
+            raise ShardError(f"shard: {name}: expected equally many samples under each name, got {counts}")
         return arrays
     return _array(name, x, 2)
 
 
 def _array(name: str, x: Any, axes: int) -> Any:
     if not isinstance(x, np.ndarray) and not is_stored(x):
-        raise ShardError(f"shard: {name}: found {type(x).__name__}; allowed: an array [samples, features...]")
+        raise ShardError(f"shard: {name}: expected an array [samples, features...], got {type(x).__name__}")
     if len(x.shape) < axes:
-        raise ShardError(f"shard: {name}: found shape {list(x.shape)}; allowed: an array [samples, features...]")
+        raise ShardError(f"shard: {name}: expected an array [samples, features...], got shape {list(x.shape)}")
     floating = np.issubdtype(x.dtype, np.floating)
     if not floating and not np.issubdtype(x.dtype, np.integer):
-        raise ShardError(f"shard: {name}: found {_seen(x)}; allowed: floating point or integers; {_remedy(x)}")
+        raise ShardError(f"shard: {name}: expected floating point or integers, got {_seen(x)}. {_remedy(x)}.")
     if is_stored(x):
         return x
     return _finite(name, x) if floating else _integers(name, x)
@@ -215,12 +218,12 @@ def _seen(x: Any) -> str:
 
 def _remedy(x: Any) -> str:
     if x.dtype == bool:
-        return "convert them with astype(np.float32) for features, or astype(np.int64) for a mask"
+        return "Convert them with astype(np.float32) for features, or astype(np.int64) for a mask"
     if x.dtype.kind == "c":
-        return "give real and imaginary part as two features"
+        return "Give real and imaginary part as two features"
     if x.dtype.kind in "mM":
-        return "convert times to numbers, such as days since a date"
-    return "convert texts and other values to numbers, such as one column of 0 and 1 for each text"
+        return "Convert times to numbers, such as days since a date"
+    return "Convert texts and other values to numbers, such as one column of 0 and 1 for each text"
 
 
 def _integers(name: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -230,24 +233,24 @@ def _integers(name: str, values: NDArray[Any]) -> NDArray[Any]:
         ShardError: an integer is too large for int64.
     """
     if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
-        raise ShardError(f"shard: {name}: found {values.max()}; allowed: integers below 2^63")
+        raise ShardError(f"shard: {name}: expected integers below 2^63, got {values.max()}")
     kept = values.dtype.newbyteorder("=") if values.dtype.name in TORCH_INTEGERS else np.dtype(np.int64)
     return np.ascontiguousarray(values, dtype=kept)
 
 
 def _targets(name: str, y: Any, kind: Kind, classes: int | None) -> Any:
     if (not isinstance(y, np.ndarray) and not is_stored(y)) or len(y.shape) < 1:
-        raise ShardError(f"shard: {name}: found {type(y).__name__}; allowed: an array [samples]")
+        raise ShardError(f"shard: {name}: expected an array [samples], got {type(y).__name__}")
     if is_stored(y) and len(y.shape) == 1:
         y = read_rows(y, np.arange(count(y)))  # eight bytes a sample
     if kind == "regression":
         if not np.issubdtype(y.dtype, np.number) or np.issubdtype(y.dtype, np.complexfloating):
-            raise ShardError(f"shard: {name}: found dtype {y.dtype}; allowed for regression: real numbers")
+            raise ShardError(f"shard: {name}: expected real numbers for regression, got dtype {y.dtype}")
         return y if is_stored(y) else _finite(name, y)
     if kind == "multilabel":
         if len(y.shape) != 2 or classes not in (None, y.shape[1]):
             wanted = "labels" if classes is None else classes
-            raise ShardError(f"shard: {name}: found shape {list(y.shape)}; allowed for multilabel: [samples, {wanted}]")
+            raise ShardError(f"shard: {name}: expected shape [samples, {wanted}] for multilabel, got {list(y.shape)}")
         if not is_stored(y):
             check_labels(name, y, kind, classes)
         return y if is_stored(y) else _finite(name, y)
@@ -255,8 +258,8 @@ def _targets(name: str, y: Any, kind: Kind, classes: int | None) -> Any:
         y = y.astype(np.int64)  # False is label 0, True is label 1
     if not np.issubdtype(y.dtype, np.integer):
         raise ShardError(
-            f"shard: {name}: found {y.dtype} {list(y.shape)}{_without_label(name, y)}; allowed as labels: integers of shape "
-            "[samples], or [samples, ...] for a label of each element; number the classes, or leave out samples without a label"
+            f"shard: {name}: expected as labels integers of shape [samples], or [samples, ...] for a label of each element, got "
+            f"{y.dtype} {list(y.shape)}{_without_label(name, y)}. Number the classes, or leave out samples without a label."
         )
     if is_stored(y):
         return y
@@ -292,7 +295,7 @@ def check_labels(name: str, y: NDArray[Any], kind: Kind, classes: int | None) ->
         )
         where = ", ".join(map(str, place))
         raise ShardError(
-            f"shard: {name}[{where}]: found label {y[place]}; allowed: {allowed} ({int(wrong.sum())} are wrong)"
+            f"shard: {name}[{where}]: expected {allowed}, got label {y[place]} ({int(wrong.sum())} are wrong)"
         )
 
 
@@ -312,6 +315,6 @@ def check_finite(name: str, converted: NDArray[np.float32], values: NDArray[Any]
     if not np.isfinite(converted).all():
         where = np.argwhere(~np.isfinite(converted))[0]
         raise ShardError(
-            f"shard: {name}[{', '.join(map(str, where))}]: found {values[tuple(where)]}; allowed: finite float32 numbers; "
-            "correct or remove the sample"
+            f"shard: {name}[{', '.join(map(str, where))}]: expected finite float32 numbers, got "
+            f"{values[tuple(where)]}. Correct or remove the sample."
         )

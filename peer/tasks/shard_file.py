@@ -82,7 +82,7 @@ def load_shard_file(path: Path) -> Shard:
     if missing or unknown:
         wrong = f"no {', '.join(missing)}" if missing else f"unknown tensors {', '.join(unknown)}"
         needed, more = ", ".join(REQUIRED), ", ".join(OPTIONAL)
-        raise ShardError(f"shard: {path}: found {wrong}; required: {needed}; allowed too: {more}")
+        raise ShardError(f"shard: {path}: expected {needed}, optionally {more}, got {wrong}")
     try:
         known = metadata.get("preprocessing")
         preprocessing = None if known is None else Preprocessing.from_json(known)

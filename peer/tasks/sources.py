@@ -75,7 +75,7 @@ def sources() -> Mapping[str, DataSource]:
     for entry in installed(GROUP):
         value, where = loaded(entry, "data sets")
         if not isinstance(value, dict) or not all(isinstance(each, DataSource) for each in value.values()):
-            raise ConfigError(f"{where}: found a {type(value).__name__}; allowed: a dict from names to sources")
+            raise ConfigError(f"{where}: expected a dict from names to sources, got a {type(value).__name__}")
         if both := sorted(value.keys() & found):
             raise ConfigError(f"{where}: found the name {both[0]!r} of another package; {REMEDY}")
         found.maps.append(value)

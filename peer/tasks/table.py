@@ -124,7 +124,7 @@ def _decompressed(data: bytes) -> bytes:
     with gzip.open(io.BytesIO(data)) as file:
         found = file.read(TABLE_BYTES_MAX + 1)
     if len(found) > TABLE_BYTES_MAX:
-        raise OSError(f"found more than {TABLE_BYTES_MAX} bytes of text; allowed: at most {TABLE_BYTES_MAX}")
+        raise OSError(f"expected at most {TABLE_BYTES_MAX} bytes of text, got more")
     return found
 
 
@@ -152,13 +152,13 @@ def read_table(
     if data.startswith(_PARQUET):
         return _parquet(data, source)
     if data.startswith((_ZIP, _OLE)):
-        raise TaskError(f"{source}: found an Excel file or an archive; allowed: text or Parquet; save the sheet as CSV")
+        raise TaskError(f"{source}: expected text or Parquet, got an Excel file or an archive. Save the sheet as CSV.")
     text, encoding = _decoded(source, data, given.encoding, likely.encoding)
     delimiter = given.delimiter
     if (first := _SEPARATOR_LINE.match(text)) is not None:
         text, delimiter = "\n" + text[first.end() :], delimiter or first[1]
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
-        raise TaskError(f"task_options.delimiter: found {delimiter!r}; allowed: one character, such as ';'")
+        raise TaskError(f"task_options.delimiter: expected one character, such as ';', got {delimiter!r}")
     delimiter = delimiter or _delimiter(text, likely.delimiter)
     lines, rows = _rows(source, text, delimiter)
     header = given.header
@@ -169,8 +169,8 @@ def read_table(
     for line, row in zip(lines, rows, strict=True):
         if len(row) != len(names):
             raise TaskError(
-                f"{source} line {line}: found {counted(len(row), 'cell')}; allowed: {len(names)}, as in the first row; "
-                f"correct the row, or name the character between cells, task_options.delimiter ({delimiter!r})"
+                f"{source} line {line}: expected {counted(len(names), 'cell')}, as in the first row, got {len(row)}. "
+                f"Correct the row, or name the character between cells, task_options.delimiter ({delimiter!r})."
             )
     while rows and not names[-1] and not any(row[-1] for row in rows):  # delimiters at the ends of all lines
         names, rows = names[:-1], [row[:-1] for row in rows]
@@ -205,7 +205,7 @@ def _decoded(source: str, data: bytes, given: str | None, likely: str | None) ->
             reason = str(error)
         except LookupError:
             raise TaskError(
-                f"task_options.encoding: found {given!r}; allowed: the name of an encoding, such as utf-8"
+                f"task_options.encoding: expected the name of an encoding, such as utf-8, got {given!r}"
             ) from None
         else:
             if (other := _NO_TEXT.search(text)) is not None:

@@ -164,7 +164,7 @@ class Task(ABC):
         found, names = self.measure(outputs, targets), [metric.name for metric in self.more_metrics]
         if not isinstance(found, Mapping) or sorted(found) != sorted(names):
             shown = list(found) if isinstance(found, Mapping) else type(found).__name__
-            raise TaskError(f"measure: found {shown}; allowed: a dict with the names of more_metrics, {names}")
+            raise TaskError(f"measure: expected a dict with the names of more_metrics, {names}, got {shown}")
         return {name: float(found[name]) for name in names}
 
     def probabilities(self, outputs: Tensor) -> Tensor:
@@ -200,8 +200,8 @@ def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """
     if outputs.numel() != targets.numel():
         raise TaskError(
-            f"model: found outputs of shape {list(outputs.shape)} for targets of shape {list(targets.shape)}; allowed: as many "
-            "outputs as targets; correct the last layer, or give the task a loss"
+            f"model: expected as many outputs as targets, got outputs of shape {list(outputs.shape)} for targets of "
+            f"shape {list(targets.shape)}. Correct the last layer, or give the task a loss."
         )
     errors = outputs.reshape(len(outputs), -1) - targets.reshape(len(targets), -1)
     return errors.square().mean(1)

@@ -86,5 +86,5 @@ def shard_of(task: Task, peer_id: int) -> Shard:
         found: object = task.load_shard(peer_id)
     if not isinstance(found, Shard):
         shown = "None" if found is None else f"a {type(found).__name__}"
-        raise TaskError(f"load_shard({peer_id}): found {shown}; allowed: a Shard")
+        raise TaskError(f"load_shard({peer_id}): expected a Shard, got {shown}")
     return found

@@ -71,8 +71,8 @@ class ArrivalReader:
         header = await self._header()
         require_sender(self.caller, header.sender)
         if header.size_bytes > self._limits.model_bytes_max:
-            allowed = f"at most {self._limits.model_bytes_max} (limits.model_bytes_max)"
-            found = f"ModelHeader.size_bytes: found {header.size_bytes}; allowed: {allowed}"
+            allowed = f"at most {self._limits.model_bytes_max} bytes (limits.model_bytes_max)"
+            found = f"ModelHeader.size_bytes: expected {allowed}, got {header.size_bytes}"
             raise RemoteProtocolError(RefusalCode.TOO_LARGE, found)
         answer = await self._handler.offered(self.caller, header)
         if isinstance(answer, Arrival) and answer.verdict is not None:
@@ -141,7 +141,7 @@ class ArrivalReader:
             # it stays in memory until the peer decides
             allowed = self._limits.frame_bytes_max + frames.HEADER_BYTES_MAX
             if len(message) > allowed:
-                sentence = f"a whole model: found a message of {len(message)} bytes; allowed: at most {allowed}"
+                sentence = f"a whole model: expected at most {allowed} bytes, got {len(message)}"
                 raise RemoteProtocolError(RefusalCode.TOO_LARGE, f"{sentence} (limits.frame_bytes_max, and 64 KiB)")
         return convert.first_header(frame)
 

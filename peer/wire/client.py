@@ -410,11 +410,11 @@ class NeighborLink:
     async def _read_header(self, call: Any, size_bytes: int | None) -> ModelHeader:
         header = convert.first_header(await self._read(call))
         if size_bytes is not None and header.size_bytes != size_bytes:
-            sentence = f"ModelHeader.size_bytes: found {header.size_bytes}; allowed: {size_bytes} (the schema's)"
+            sentence = f"ModelHeader.size_bytes: expected {size_bytes} (the schema's), got {header.size_bytes}"
             raise RemoteProtocolError(RefusalCode.WRONG_SIZE, sentence)
         if header.size_bytes > self._limits.model_bytes_max:
-            allowed = f"at most {self._limits.model_bytes_max} (limits.model_bytes_max)"
-            sentence = f"ModelHeader.size_bytes: found {header.size_bytes}; allowed: {allowed}"
+            allowed = f"at most {self._limits.model_bytes_max} bytes (limits.model_bytes_max)"
+            sentence = f"ModelHeader.size_bytes: expected {allowed}, got {header.size_bytes}"
             raise RemoteProtocolError(RefusalCode.TOO_LARGE, sentence)
         return header
 

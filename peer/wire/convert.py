@@ -80,7 +80,7 @@ def unpack_tunnel_ends(data: bytes) -> tuple[int, int, bool]:
     message = parse(peer_pb2.TunnelFrame, data)
     if not message.HasField("ends") or message.HasField("data"):
         raise RemoteProtocolError(
-            RefusalCode.MALFORMED, "TunnelFrame: found no ends, or data beside them; allowed: ends alone"
+            RefusalCode.MALFORMED, "TunnelFrame: expected ends alone, got no ends, or data beside them"
         )
     return message.ends.sender, message.ends.other, message.ends.probe
 
@@ -111,7 +111,7 @@ def unpack_select(data: bytes) -> Select:
     message = parse(peer_pb2.SelectRequest, data)
     sketch = message.sketch
     if len(sketch) > SKETCH_BYTES_MAX or len(sketch) % 4:
-        raise _wrong(message, "sketch", f"{len(sketch)} bytes", f"a multiple of 4, at most {SKETCH_BYTES_MAX}")
+        raise _wrong(message, "sketch", len(sketch), f"a multiple of 4, at most {SKETCH_BYTES_MAX} bytes")
     if not np.isfinite(np.frombuffer(sketch, "<f4")).all():
         raise RemoteProtocolError(RefusalCode.NON_FINITE, "SelectRequest.sketch holds a NaN or an infinity")
     return Select(
@@ -248,7 +248,7 @@ def unpack_status_request(data: bytes) -> int:
     """Read the bytes of padding that a StatusRequest asks for; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.StatusRequest, data)
     if message.reply_bytes > PADDING_BYTES_MAX:
-        raise _wrong(message, "reply_bytes", str(message.reply_bytes), f"at most {PADDING_BYTES_MAX}")
+        raise _wrong(message, "reply_bytes", str(message.reply_bytes), f"at most {PADDING_BYTES_MAX} bytes")
     return message.reply_bytes
 
 
@@ -335,7 +335,7 @@ def _build(kind: type[M], **fields: Any) -> M:
 
 
 def _wrong(message: Message, field: str, found: object, allowed: str) -> RemoteProtocolError:
-    sentence = f"{message.DESCRIPTOR.name}.{field}: found {found}; allowed: {allowed}"
+    sentence = f"{message.DESCRIPTOR.name}.{field}: expected {allowed}, got {found}"
     return RemoteProtocolError(RefusalCode.MALFORMED, sentence)
 
 
@@ -349,14 +349,14 @@ def _count(message: Message, field: str, *, low: int = 0, high: int = COUNT_MAX)
 def _text(message: Message, field: str, chars_max: int) -> str:
     value: str = getattr(message, field)
     if len(value) > chars_max:
-        raise _wrong(message, field, f"{len(value)} characters", f"at most {chars_max}")
+        raise _wrong(message, field, len(value), f"at most {chars_max} characters")
     return value
 
 
 def _scalars(message: Any) -> tuple[float, ...]:
     values: Sequence[float] = message.scalars
     if len(values) > SCALARS_MAX:
-        raise _wrong(message, "scalars", f"{len(values)} numbers", f"at most {SCALARS_MAX}")
+        raise _wrong(message, "scalars", len(values), f"at most {SCALARS_MAX} numbers")
     if not all(map(math.isfinite, values)):
         raise _wrong(message, "scalars", "a NaN or an infinity", "finite numbers")
     return tuple(values)
@@ -369,7 +369,7 @@ def _refusal(message: Any) -> RefusalCode | None:
     try:
         return RefusalCode(code)
     except ValueError as error:
-        raise _wrong(message, "refusal", repr(code[:64]), "the codes of WIRE.md") from error
+        raise _wrong(message, "refusal", repr(code[:64]), "a code of WIRE.md") from error
 
 
 def _reason(message: Any) -> str:

@@ -81,8 +81,8 @@ def read_frame(frame: bytes) -> Frame:
     if (header is None) == (chunk is None and end is None) and (chunk is None or end is None):
         raise RemoteProtocolError(
             RefusalCode.MALFORMED,
-            "PushFrame: found no field, or a header and one other field; allowed: a header alone, a chunk, an end, the last two, "
-            "or all three",
+            "PushFrame: expected a header alone, a chunk, an end, the last two, or all three, got no field, or a "
+            "header and one other field",
         )
     return Frame(header, chunk, end)
 
@@ -95,9 +95,7 @@ def data_of(frame: bytes) -> memoryview:
     """
     data, rest = _leading_chunk(frame)
     if data is None or rest:
-        raise RemoteProtocolError(
-            RefusalCode.MALFORMED, "TunnelFrame: found other fields than data; allowed: data alone"
-        )
+        raise RemoteProtocolError(RefusalCode.MALFORMED, "TunnelFrame: expected data alone, got other fields than data")
     return data
 
 
@@ -183,15 +181,13 @@ class ChunkWriter:
         start, size = self._position, chunk.nbytes
         end = start + size
         if size > self._frame_bytes_max:
-            found = f"chunk: found {size} bytes; allowed: at most {self._frame_bytes_max} (limits.frame_bytes_max)"
+            found = f"chunk: expected at most {self._frame_bytes_max} bytes (limits.frame_bytes_max), got {size}"
             raise RemoteProtocolError(RefusalCode.TOO_LARGE, found)
         if end > self._buffer.nbytes:
-            found = f"chunks: found {end} bytes; the header says {self._buffer.nbytes}"
+            found = f"chunks: expected {self._buffer.nbytes} bytes, as the header says, got {end}"
             raise RemoteProtocolError(RefusalCode.WRONG_SIZE, found)
         if size == 0 or (size % ALIGNMENT_BYTES and end != self._buffer.nbytes):
-            found = (
-                f"chunk at byte {start}: found {size} bytes; allowed: a multiple of 4 above 0, or the rest of the model"
-            )
+            found = f"chunk at byte {start}: expected a multiple of 4 bytes above 0, or the rest of the model, got {size} bytes"
             raise RemoteProtocolError(RefusalCode.MALFORMED, found)
         place = self._buffer[start:end]
         place[:] = np.frombuffer(chunk, np.uint8)
@@ -202,7 +198,7 @@ class ChunkWriter:
 
     def _check_end(self, digest: bytes) -> None:
         if self._position != self._buffer.nbytes:
-            found = f"chunks: found {self._position} bytes; the header says {self._buffer.nbytes}"
+            found = f"chunks: expected {self._buffer.nbytes} bytes, as the header says, got {self._position}"
             raise RemoteProtocolError(RefusalCode.WRONG_SIZE, found)
         if digest != self._digest.digest():
             found = f"digest: found {digest.hex()[:32]!r} in the end frame; the received bytes have {self._digest.hexdigest()!r}"

@@ -35,7 +35,7 @@ def check_health(address: str, files: KeyFiles | None, timeout_s: float) -> None
             raise NeighborUnavailable(f"no answer at {address}: {error.code().name}: {error.details()}") from error
     if reply.status != health_pb2.HealthCheckResponse.SERVING:
         status = health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
-        raise NeighborUnavailable(f"health of the peer at {address}: found {status}; expected SERVING")
+        raise NeighborUnavailable(f"health of the peer at {address}: expected SERVING, got {status}")
 
 
 def answers_here(listen: str, files: KeyFiles, timeout_s: float = 2.0) -> bool:
@@ -66,9 +66,8 @@ def own_key_files(folder: Path) -> KeyFiles:
     found = sorted(folder.glob("peer-*.key"))
     if len(found) != 1:
         raise IdentityError(
-            f"{folder}: found {len(found)} files peer-*.key; allowed: exactly one, the peer's own; give its folder "
-            f"with {Option('certs')}, "
-            f"or {Option('insecure')} if the peer runs with it"
+            f"{folder}: expected exactly one file peer-*.key, the peer's own, got {len(found)}. Give its folder with "
+            f"{Option('certs')}, or {Option('insecure')} if the peer runs with it."
         )
     return KeyFiles(found[0].with_suffix(".pem"), found[0])
 

@@ -12,7 +12,7 @@ from coordinator_free_bootstrap.errors import ConfigError, Option
 from coordinator_free_bootstrap.graph import split_address
 
 VARIABLE, EXCEPTIONS = "https_proxy", "no_proxy"  # upper case is read too
-_ALLOWED = "http://host:port or http://user:password@host:port, with %40 for an @ in the password"
+_EXPECTED = "http://host:port or http://user:password@host:port, with %40 for an @ in the password"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class HttpProxy:
         """
         url, listed = (environment.get(name) or environment.get(name.upper()) or "" for name in (VARIABLE, EXCEPTIONS))
         if not url:
-            raise ConfigError(f"{Option('proxy')}: the variable {VARIABLE} is not set; allowed: {_ALLOWED}")
+            raise ConfigError(f"{Option('proxy')}: expected {VARIABLE} to be {_EXPECTED}, got no such variable")
         try:
             parts = urlsplit(url)
             name = parts.netloc.rpartition("@")[2]
@@ -46,7 +46,9 @@ class HttpProxy:
             if parts.scheme != "http" or parts.path.strip("/") or parts.query or parts.fragment:
                 raise ValueError
         except ValueError:  # without its text and cause, which may hold the password
-            raise ConfigError(f"{Option('proxy')}: {VARIABLE} holds another form of URL; allowed: {_ALLOWED}") from None
+            raise ConfigError(
+                f"{Option('proxy')}: expected {VARIABLE} to be {_EXPECTED}, got another form of URL"
+            ) from None
         return cls(url.rstrip("/"), name, tuple(filter(None, (entry.strip() for entry in listed.split(",")))))
 
     @classmethod

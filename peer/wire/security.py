@@ -144,7 +144,7 @@ class MutualTls:
         if federation != self._federation or certificate.name != (federation, subject):
             return Refusal(
                 RefusalCode.IDENTITY_MISMATCH,
-                f"certificate: found federation {federation}; allowed: {self._federation}",
+                f"certificate: expected federation {self._federation}, got {federation}",
             )
         entry = self._known.get(subject)
         if entry is None:
@@ -166,8 +166,8 @@ class MutualTls:
         federation, subject = self._pair.certificate.name
         if (federation, subject) != (self._federation, self._subject):
             raise IdentityError(
-                f"own certificate: found {spiffe_id(federation, subject)}; allowed: "
-                f"{spiffe_id(self._federation, self._subject)}; give this peer's files with {Option('cert')} and {Option('key')}"
+                f"own certificate: expected {spiffe_id(self._federation, self._subject)}, got "
+                f"{spiffe_id(federation, subject)}. Give this peer's files with {Option('cert')} and {Option('key')}"
             )
         listed = {o.name: o for o in self._graph.observers}
         entry = self._graph.node(self._subject) if isinstance(self._subject, int) else listed.get(self._subject)
@@ -222,7 +222,7 @@ def load_tls(
     authorities = read_file(ca, "CA bundle") if ca else None
     if authorities is not None and b"-----BEGIN CERTIFICATE-----" not in authorities:
         raise IdentityError(
-            f"{Option('ca')} {ca}: found no PEM certificate; allowed: one or more certificates of authorities"
+            f"{Option('ca')} {ca}: expected one or more certificates of authorities, got no PEM certificate"
         )
     return MutualTls(graph, subject, pair, others=others, authorities=authorities)
 
@@ -240,9 +240,8 @@ def require_loopback_or(anywhere: bool, listen: str) -> None:
     if anywhere or is_loopback(listen):
         return
     raise ConfigError(
-        f"{Option('listen')} {listen}: plaintext is allowed on a loopback address only (127.0.0.1, ::1, localhost); "
-        f"make keys with "
-        f"`peer keygen`, or set insecure_anywhere (peer run: in the file of {Option('options')}) to accept "
+        f"{Option('listen')}: expected a loopback address (127.0.0.1, ::1, localhost) for plaintext, got {listen}. "
+        f"Make keys with `peer keygen`, or set insecure_anywhere (peer run: in the file of {Option('options')}) to accept "
         "that anyone on the network can read and forge models"
     )
 
@@ -266,7 +265,7 @@ def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentia
         split_address(f"{listen[:-1]}1" if listen.endswith(":0") else listen)
         target = listened(listen)
     except ValueError as error:
-        raise ConfigError(f"{Option('listen')}: found {listen!r}; allowed: {error}, such as 0.0.0.0:7400") from error
+        raise ConfigError(f"{Option('listen')}: expected {error}, such as 0.0.0.0:7400, got {listen!r}") from error
     try:
         port = bind_target(server, target, credentials)
     except RuntimeError:

@@ -75,7 +75,7 @@ class StandardServices:
                 except TimeoutError as error:
                     limit = f"{self._timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s)"
                     raise RemoteProtocolError(
-                        RefusalCode.TOO_SLOW, f"reflection: allowed: {limit} per stream"
+                        RefusalCode.TOO_SLOW, f"reflection: expected at most {limit} per stream, got more"
                     ) from error
 
     def _subject(self, context: Any) -> Subject | None:

@@ -152,8 +152,10 @@ class Switchboard:
         open_now, most = self._relaying.total(), self._limits.connections
         kept = sum(not self._relaying[pair] for pair in self._relayed - {ends}) if self._relaying[ends] else 0
         if open_now + kept >= most:
-            found = f"found {open_now} relayed connections{f' and {kept} kept for other pairs' if kept else ''}"
-            sentence = f"{found}; allowed: {most} (relay.connections); connect again later"
+            found = f"{open_now}{f' and {kept} kept for other pairs' if kept else ''}"
+            sentence = (
+                f"expected fewer than {most} relayed connections (relay.connections), got {found}. Connect again later."
+            )
             raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
 
     async def _carry(self, size_bytes: int) -> None:
@@ -166,7 +168,8 @@ class Switchboard:
             raise _not_allowed(owner, user)
         if sum(not used.ended.is_set() for used in self._in_use.get((owner, user), ())) >= CONNECTIONS_PER_OFFER:
             sentence = (
-                f"found {CONNECTIONS_PER_OFFER} connections between peers {owner} and {user}; connect again later"
+                f"expected fewer than {CONNECTIONS_PER_OFFER} connections between peers {owner} and {user}, got that many. "
+                "Connect again later."
             )
             raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
 

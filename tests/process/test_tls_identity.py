@@ -233,7 +233,11 @@ def test_with_an_authority_names_and_pins_are_still_checked() -> None:
                 ([], RefusalCode.IDENTITY_MISMATCH, "exactly one"),
                 (["spiffe://federation/peer/2"], RefusalCode.IDENTITY_MISMATCH, "is not pinned"),
                 (["spiffe://federation/peer/3"], RefusalCode.NOT_A_NEIGHBOR, "no edge to peer 0"),
-                (["spiffe://elsewhere/peer/1"], RefusalCode.IDENTITY_MISMATCH, "found federation elsewhere"),
+                (
+                    ["spiffe://elsewhere/peer/1"],
+                    RefusalCode.IDENTITY_MISMATCH,
+                    "expected federation federation, got elsewhere",
+                ),
                 (["https://federation/peer/1"], RefusalCode.IDENTITY_MISMATCH, "exactly one|certificate URI"),
             ):
                 async with link_to(port, under(issuer, *uris)) as bad:
@@ -368,7 +372,7 @@ def test_both_keys_work_while_one_is_rotated() -> None:
 
 def test_certificates_that_do_not_match_the_graph_file_are_an_error_at_start(tmp_path: Path) -> None:
     cases = [
-        (lambda: MutualTls(GRAPH, 0, PAIRS[1]), "own certificate: found spiffe://federation/peer/1; allowed: .*peer/0"),
+        (lambda: MutualTls(GRAPH, 0, PAIRS[1]), "own certificate: expected .*peer/0, got spiffe://federation/peer/1"),
         (lambda: MutualTls(GRAPH, 0, pair("federation", 0)), "is not pinned for 0"),
         (lambda: tls_of(0, LINE), "peer/1 has no certificate with a pinned key; run `peer graph pin"),
         (lambda: tls_of(0, replace(GRAPH, nodes=_without_certificates())), "peer/1 has no certificate"),
@@ -385,7 +389,7 @@ def test_certificates_that_do_not_match_the_graph_file_are_an_error_at_start(tmp
             make()
     (tmp_path / "ca.pem").write_text("nothing")
     files = keygen(tmp_path, "federation", 0)
-    with pytest.raises(IdentityError, match="found no PEM certificate"):
+    with pytest.raises(IdentityError, match="got no PEM certificate"):
         load_tls(LINE, 0, files, ca=tmp_path / "ca.pem")
 
 
@@ -418,7 +422,7 @@ def test_certificates_are_read_from_a_folder(tmp_path: Path) -> None:
     ("arguments", "exit_code", "sentence"),
     [
         ([], 20, "private key is missing|certificate is missing"),
-        (["--insecure", "--listen", "0.0.0.0:7499"], 10, "plaintext is allowed on a loopback address only"),
+        (["--insecure", "--listen", "0.0.0.0:7499"], 10, "expected a loopback address"),
         (["--certs", "open"], 20, "other users can access the private key"),
         (["--certs", "other"], 20, "is not the key of"),
         (["--certs", "expired"], 20, "expired on"),

@@ -56,9 +56,13 @@ def test_markup_in_tables_is_printed_unchanged(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("shape", "changes", "words"),
     [
-        ((1, 8, 8), {"true_cluster": np.full(20, -5)}, "true_cluster[0]: found -5"),
-        ((1, 8, 8), {"true_cluster": np.full(20, 10**12)}, "true_cluster[0]: found 1000000000000"),
-        ((1, 8, 8), {"true_cluster": np.full(20, 0.5)}, "true_cluster: found dtype float64"),
+        ((1, 8, 8), {"true_cluster": np.full(20, -5)}, "true_cluster[0]: expected integers 0..4095, got -5"),
+        (
+            (1, 8, 8),
+            {"true_cluster": np.full(20, 10**12)},
+            "true_cluster[0]: expected integers 0..4095, got 1000000000000",
+        ),
+        ((1, 8, 8), {"true_cluster": np.full(20, 0.5)}, "true_cluster: expected integers 0..4095, got dtype float64"),
         ((1, 20, 20), {}, "samples of shape [1, 20, 20] instead of [1, 8, 8]"),
     ],
 )

@@ -136,8 +136,12 @@ def test_show_reads_shards(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "arguments", "words"),
     [
-        ({"train_x": np.full((4, 1, 8, 8), np.nan, np.float32)}, (), r"peer-0\.safetensors: .*train_x.*: found nan"),
-        ({"train_y": np.zeros(4)}, (), "train_y: found float64"),
+        (
+            {"train_x": np.full((4, 1, 8, 8), np.nan, np.float32)},
+            (),
+            r"peer-0\.safetensors: .*train_x.*: expected finite float32 numbers, got nan",
+        ),
+        ({"train_y": np.zeros(4)}, (), "train_y: expected as labels .*, got float64"),
         ({"metadata": {}}, (), "expected .*, got classes ''"),
         ({}, ("--set", "run.task=mnist"), "instead of .1, 28, 28."),
     ],

@@ -244,14 +244,18 @@ def test_a_classifier_whose_classes_are_on_another_axis_is_refused() -> None:
 @pytest.mark.parametrize(
     ("task", "changes", "words"),
     [
-        (Topics(), {"train_y": np.full((20, 4), 2)}, r"train_y\[0, 0\]: found label 2; allowed: 0 or 1"),
-        (Topics(), {"train_y": np.zeros((20, 3))}, r"allowed for multilabel: \[samples, 4\]"),
-        (Segments(), {"train_y": np.full((20, 6, 5), 3)}, "allowed: 0..2, or -100 for an element that does not count"),
+        (Topics(), {"train_y": np.full((20, 4), 2)}, r"train_y\[0, 0\]: expected 0 or 1, got label 2"),
+        (Topics(), {"train_y": np.zeros((20, 3))}, r"expected shape \[samples, 4\] for multilabel, got \[20, 3\]"),
+        (
+            Segments(),
+            {"train_y": np.full((20, 6, 5), 3)},
+            "expected 0..2, or -100 for an element that does not count, got label 3",
+        ),
         (Tags(), {"train_x": {}}, "arguments of the model's forward"),
         (
             Tags(),
             {"train_x": {"tokens": np.zeros((20, 7), int), "weight": np.zeros(3)}},
-            "equally many under each name",
+            "equally many samples under each name",
         ),
         (
             Tags(),
@@ -273,7 +277,7 @@ def test_other_metrics_are_measured_over_the_whole_set_and_their_names_are_check
     found = subject.evaluate(theta).more
     assert found == task.measure(outputs, torch.from_numpy(subject.shard.test_y))
     task.measure = lambda outputs, targets: {"mae": 1.0}  # type: ignore[method-assign]
-    with pytest.raises(TaskError, match=r"measure: found \['mae'\]; allowed: .*'mae', 'within_1'"):
+    with pytest.raises(TaskError, match=r"measure: expected .*'mae', 'within_1'.*, got \['mae'\]"):
         learner_of(task)
 
 
@@ -319,7 +323,7 @@ def test_a_wrong_value_on_disk_is_named_when_its_batch_is_read(tmp_path: Path) -
     shard = task.load_shard(0)
     shard.train_x[11, 2] = np.nan
     subject = learner_of(task, on_disk(shard, tmp_path))
-    with pytest.raises(ShardError, match=r"train_x, in a batch\[\d+, 2\]: found nan"):
+    with pytest.raises(ShardError, match=r"train_x, in a batch\[\d+, 2\]: expected finite float32 numbers, got nan"):
         subject.mean_loss(subject.initial_model(0))
 
 

@@ -53,11 +53,11 @@ def test_a_run_is_completed_only_if_its_summary_says_so(tmp_path, content, compl
 
 
 def test_own_key_files_needs_exactly_one_key(tmp_path):
-    with pytest.raises(IdentityError, match="found 0 files"):
+    with pytest.raises(IdentityError, match="got 0"):
         own_key_files(tmp_path)
     for peer_id in (1, 2):
         (tmp_path / f"peer-{peer_id}.key").write_text("")
-    with pytest.raises(IdentityError, match="found 2 files"):
+    with pytest.raises(IdentityError, match="got 2"):
         own_key_files(tmp_path)
 
 

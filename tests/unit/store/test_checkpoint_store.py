@@ -91,7 +91,7 @@ def test_another_format_version_is_refused(tmp_path):
     reseal(tmp_path / "checkpoint-0000000002", version=FORMAT_VERSION + 1)
     store = store_at(tmp_path)
     assert store.load_latest().round_index == 4
-    assert only_reason(store).startswith("another format: found 2")
+    assert only_reason(store).startswith("another format: expected version 1, got 2")
 
 
 def test_a_checkpoint_without_the_digest_of_the_frozen_weights_is_refused(tmp_path):

@@ -59,7 +59,7 @@ def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path):
     ) as holder:
         assert holder.stdout.readline() == "held\n"
         assert held_by(tmp_path) == holder.pid
-        with pytest.raises(StorageError, match=f"in use by process {holder.pid};"):
+        with pytest.raises(StorageError, match=f"expected no other process, got process {holder.pid},"):
             StateLock(tmp_path).acquire()
         holder.kill()
     assert held_by(tmp_path) is None

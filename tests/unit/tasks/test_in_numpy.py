@@ -32,11 +32,17 @@ MASKED = np.ma.masked_array(np.where(X > 1, -999.0, X), mask=X > 1)
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: shard(x=MASKED), r"train_x\[\d+, \d\]: found a masked value \(\d of 36 are masked\).*filled"),
-        (lambda: shard(x={"a": MASKED}), r"train_x\['a'\]\[\d+, \d\]: found a masked value"),
-        (lambda: shard(y=np.ma.masked_equal(Y, 2)), r"train_y\[2\]: found a masked value.*leave these samples out"),
-        (lambda: shard(x=Preprocessing.standardizing(MASKED).apply(MASKED)), "found a masked value"),
-        (lambda: shard(x=Preprocessing(divisor=255).apply(MASKED)), "found a masked value"),
+        (
+            lambda: shard(x=MASKED),
+            r"train_x\[\d+, \d\]: expected values, got a masked value \(\d of 36 are masked\).*filled",
+        ),
+        (lambda: shard(x={"a": MASKED}), r"train_x\['a'\]\[\d+, \d\]: expected values, got a masked value"),
+        (
+            lambda: shard(y=np.ma.masked_equal(Y, 2)),
+            r"train_y\[2\]: expected values, got a masked value.*Leave these samples out",
+        ),
+        (lambda: shard(x=Preprocessing.standardizing(MASKED).apply(MASKED)), "got a masked value"),
+        (lambda: shard(x=Preprocessing(divisor=255).apply(MASKED)), "got a masked value"),
     ],
 )
 def test_masked_values_are_refused(make, words):
@@ -68,7 +74,7 @@ class MaskedFile:
 
 def test_masked_rows_of_a_file_are_refused_when_they_are_read():
     samples = Samples("train", checked(x=MaskedFile()).train_x, None, torch.device("cpu"))
-    with pytest.raises(ShardError, match="found a masked value"):
+    with pytest.raises(ShardError, match="got a masked value"):
         samples.inputs(slice(0, 12))
 
 
@@ -131,22 +137,25 @@ MISSING = pd.Series([None if n == 3 else int(y) for n, y in enumerate(Y)], dtype
     [
         (
             {"y": MISSING},
-            r"train_y: found float64 \[12\], 1 of them missing, the first at train_y\[3\].*leave out samples",
+            r"train_y: expected as labels .*, got float64 \[12\], 1 of them missing.*train_y\[3\].*leave out samples",
         ),
         ({"y": np.where(Y == 2, np.nan, Y)}, r"3 of them missing, the first at train_y\[2\]"),
         ({"y": np.where(Y == 2, None, Y.astype(object))}, r"3 of them missing, the first at train_y\[2\]"),
         (
             {"y": np.array(["dry", ""] * 6)},
-            r"found <U3 \[12\], 6 of them missing, the first at train_y\[1\].*number the classes",
+            r"got <U3 \[12\], 6 of them missing, the first at train_y\[1\].*Number the classes",
         ),
-        ({"y": Y - 1}, r"train_y\[0\]: found label -1"),
-        ({"x": pd.DataFrame(X).mask(X > 1).convert_dtypes()}, r"train_x\[\d+, \d\]: found nan"),
-        ({"x": np.array([["a", 1.0, None]] * 12, object)}, "dtype object with 'a'; .* convert texts"),
-        ({"x": X > 0}, r"dtype bool; .* astype\(np.float32\) for features"),
-        ({"x": X.astype(complex)}, "dtype complex128; .* real and imaginary part"),
-        ({"x": np.zeros((12, 3), "datetime64[s]")}, "dtype datetime64.*; .* days since"),
-        ({"x": np.zeros((12, 1), [("a", "f4")])}, "found dtype .*'a'"),
-        ({"x": np.full((12, 3), 2**63, np.uint64)}, r"found 9223372036854775808; allowed: integers below 2\^63"),
+        ({"y": Y - 1}, r"train_y\[0\]: expected 0\.\.3, got label -1"),
+        (
+            {"x": pd.DataFrame(X).mask(X > 1).convert_dtypes()},
+            r"train_x\[\d+, \d\]: expected finite float32 numbers, got nan",
+        ),
+        ({"x": np.array([["a", 1.0, None]] * 12, object)}, "dtype object with 'a'. Convert texts"),
+        ({"x": X > 0}, r"dtype bool\. .* astype\(np.float32\) for features"),
+        ({"x": X.astype(complex)}, r"dtype complex128\. .* real and imaginary part"),
+        ({"x": np.zeros((12, 3), "datetime64[s]")}, r"dtype datetime64.*\. .* days since"),
+        ({"x": np.zeros((12, 1), [("a", "f4")])}, "got dtype .*'a'"),
+        ({"x": np.full((12, 3), 2**63, np.uint64)}, r"expected integers below 2\^63, got 9223372036854775808"),
     ],
 )
 def test_values_without_a_meaning_as_numbers_are_refused(changes, words):
@@ -235,5 +244,7 @@ def test_large_numbers_that_differ_little_stay_apart_when_they_are_scaled():
 def test_scaling_by_missing_values_names_the_feature():
     raw = X.copy()
     raw[2, 1] = np.nan
-    with pytest.raises(TaskError, match=r"feature 1 \('b'\): found NaN or Inf in the training samples"):
+    with pytest.raises(
+        TaskError, match=r"feature 1 \('b'\): expected finite numbers, got NaN or Inf in the training samples"
+    ):
         Preprocessing.standardizing(raw, ("a", "b", "c"))

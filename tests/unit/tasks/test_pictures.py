@@ -116,9 +116,9 @@ def test_a_picture_of_a_phone_is_turned_upright(tmp_path):
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [
-        ("counts.tif", (RAMP * 3).astype(np.float32), "found floats from 12000 to 180000; allowed: floats from 0 to 1"),
-        ("negative.tif", np.full((8, 8), -0.5, np.float32), "found floats from -0.5"),
-        ("nan.tif", np.full((8, 8), np.nan, np.float32), "found floats from nan"),
+        ("counts.tif", (RAMP * 3).astype(np.float32), "expected floats from 0 to 1, got floats from 12000 to 180000"),
+        ("negative.tif", np.full((8, 8), -0.5, np.float32), "expected floats from 0 to 1, got floats from -0.5"),
+        ("nan.tif", np.full((8, 8), np.nan, np.float32), "expected floats from 0 to 1, got floats from nan"),
         ("hounsfield.tif", np.full((8, 8), -1000, np.int32), "found integers of 32 bits from -1000"),
         ("unknown.tif", np.full((8, 8), 200, np.int32), ".* from 200 to 200, so the value of white is not known"),
     ],
@@ -132,7 +132,7 @@ def test_values_of_unknown_scale_are_refused(tmp_path, name, values, words):
 def test_several_pictures_in_one_file_are_refused(tmp_path, name):
     frames = [Image.fromarray(np.full((8, 8), shade, np.uint8)) for shade in (0, 90, 255)]
     frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:])
-    with pytest.raises(TaskError, match=f"{name}: found 3 pictures in one file; allowed: one"):
+    with pytest.raises(TaskError, match=f"{name}: expected one picture in a file, got 3"):
         read(tmp_path / name)
 
 

@@ -66,28 +66,31 @@ def test_checked_gives_float32_and_int64():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"train_x": with_value(np.nan)}, r"train_x\[7, 1\]: found nan"),
-        ({"train_x": with_value(np.inf)}, r"train_x\[7, 1\]: found inf"),
-        ({"train_x": with_value(1e300)}, "allowed: finite float32"),
-        ({"train_y": np.arange(12)}, r"train_y\[4\]: found label 4; allowed: 0..3"),
-        ({"train_y": np.full(12, -1)}, "found label -1"),
+        ({"train_x": with_value(np.nan)}, r"train_x\[7, 1\]: expected finite float32 numbers, got nan"),
+        ({"train_x": with_value(np.inf)}, r"train_x\[7, 1\]: expected finite float32 numbers, got inf"),
+        ({"train_x": with_value(1e300)}, "expected finite float32"),
+        ({"train_y": np.arange(12)}, r"train_y\[4\]: expected 0..3, got label 4"),
+        ({"train_y": np.full(12, -1)}, "expected 0..3, got label -1"),
         ({"train_y": np.ones(12)}, "integers of shape"),
-        ({"train_y": np.ones((12, 2), int)}, r"test_y: found targets of shape \[\]; allowed: \[2\], as in train_y"),
-        ({"train_y": np.zeros(11, int)}, "12 samples in train_x, 11 in train_y"),
-        ({"test_x": np.zeros((5, 4))}, r"test_x: found samples of shape \[4\]; allowed: \[3\]"),
-        ({"test_x": np.zeros((0, 3)), "test_y": np.zeros(0, int)}, "test_x: found 0 samples"),
-        ({"train_x": np.zeros((1, 3)), "train_y": np.zeros(1, int)}, "found 1 samples; allowed: 2 or more"),
+        ({"train_y": np.ones((12, 2), int)}, r"test_y: expected targets of shape \[2\], as in train_y, got \[\]"),
+        ({"train_y": np.zeros(11, int)}, r"as many samples in train_y as in train_x \(12\), got 11"),
+        ({"test_x": np.zeros((5, 4))}, r"test_x: expected samples of shape \[3\].*, got \[4\]"),
+        ({"test_x": np.zeros((0, 3)), "test_y": np.zeros(0, int)}, "test_x: expected at least 1 sample, got 0"),
+        ({"train_x": np.zeros((1, 3)), "train_y": np.zeros(1, int)}, "expected at least 2 samples, got 1"),
         ({"train_x": np.zeros(12)}, "array"),
-        ({"train_x": [[1.0]] * 12}, "found list"),
+        ({"train_x": [[1.0]] * 12}, "got list"),
         ({"train_x": np.full((12, 3), "a")}, "dtype"),
-        ({"val_x": np.zeros((2, 3))}, "allowed: both or none"),
-        ({"val_x": np.zeros((2, 3)), "val_y": np.array([0, 9])}, r"val_y\[1\]: found label 9"),
-        ({"true_cluster": np.zeros(3)}, "true_cluster: found shape"),
-        ({"test_cluster": np.zeros(12, int)}, "test_cluster: found shape"),
-        ({"true_cluster": np.zeros(12)}, "true_cluster: found dtype float64; allowed: integers 0..4095"),
-        ({"true_cluster": np.full(12, -5)}, r"true_cluster\[0\]: found -5"),
-        ({"true_cluster": np.array([0] * 11 + [10**12])}, r"true_cluster\[11\]: found 1000000000000"),
-        ({"turns": np.full(12, 4)}, r"turns\[0\]: found 4; allowed: integers 0..3"),
+        ({"val_x": np.zeros((2, 3))}, "expected both val_x and val_y or neither, got one"),
+        ({"val_x": np.zeros((2, 3)), "val_y": np.array([0, 9])}, r"val_y\[1\]: expected 0..3, got label 9"),
+        ({"true_cluster": np.zeros(3)}, r"true_cluster: expected shape \(12,\), got"),
+        ({"test_cluster": np.zeros(12, int)}, r"test_cluster: expected shape \(5,\), got"),
+        ({"true_cluster": np.zeros(12)}, "true_cluster: expected integers 0..4095, got dtype float64"),
+        ({"true_cluster": np.full(12, -5)}, r"true_cluster\[0\]: expected integers 0..4095, got -5"),
+        (
+            {"true_cluster": np.array([0] * 11 + [10**12])},
+            r"true_cluster\[11\]: expected integers 0..4095, got 1000000000000",
+        ),
+        ({"turns": np.full(12, 4)}, r"turns\[0\]: expected integers 0..3, got 4"),
     ],
 )
 def test_wrong_shards_are_refused(changes, words):
@@ -97,7 +100,7 @@ def test_wrong_shards_are_refused(changes, words):
 
 def test_names_are_one_for_each_class():
     names = shard(class_names=("a", "b", "c"))
-    with pytest.raises(ShardError, match="class_names: found 3 names; allowed: one for each of the 4 classes"):
+    with pytest.raises(ShardError, match="class_names: expected one name for each of the 4 classes, got 3"):
         names.checked("classification", 4)
     assert names.checked("classification", None).class_names == ("a", "b", "c")
 
@@ -165,10 +168,10 @@ def test_missing_and_unknown_tensors_are_named(tmp_path):
 
     path = tmp_path / "peer-0.safetensors"
     save_file({"train_x": np.zeros((2, 2))}, path)
-    with pytest.raises(ShardError, match="found no train_y, test_x, test_y"):
+    with pytest.raises(ShardError, match="got no train_y, test_x, test_y"):
         load_shard_file(path)
     save_file({name: np.zeros((2, 2)) for name in ("train_x", "train_y", "test_x", "test_y", "weights")}, path)
-    with pytest.raises(ShardError, match="found unknown tensors weights"):
+    with pytest.raises(ShardError, match="got unknown tensors weights"):
         load_shard_file(path)
 
 

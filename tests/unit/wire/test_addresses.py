@@ -33,7 +33,7 @@ def test_a_unix_socket_of_this_process_stays_a_unix_socket():
 
 @pytest.mark.parametrize("listen", ["unix:7400", "vsock:7400", "unix:/tmp/x:0", "dns:///x:0", "x y:0", ":0"])
 def test_a_server_listens_at_no_other_kind_of_address(listen):
-    with pytest.raises(ConfigError, match=r"--listen: found .*; allowed: "):
+    with pytest.raises(ConfigError, match=r"--listen: expected .*, got "):
         bind(None, listen, None)
 
 
@@ -48,5 +48,5 @@ def test_a_link_local_address_without_an_interface_is_a_warning_of_graph_check(t
 
 @pytest.mark.parametrize("address", ["unix:/run/peer.sock", "dns:///x:1", "127.0.0.1", "127.0.0.1:0"])
 def test_health_of_another_kind_of_address_is_refused(address):
-    with pytest.raises(UsageError, match="--address: expected"):
+    with pytest.raises(UsageError, match=r"--address: expected .*, got"):
         health(address)

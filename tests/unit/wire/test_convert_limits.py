@@ -111,5 +111,5 @@ def test_reason_of_a_neighbor_is_safe_to_print() -> None:
 
 def test_status_with_nan_is_sent_as_null_and_refused_if_received() -> None:
     assert convert.unpack_status(convert.pack_status({"metric_value": float("nan")})) == {"metric_value": None}
-    with pytest.raises(RemoteProtocolError, match=r"StatusReply\.json: found invalid JSON"):
+    with pytest.raises(RemoteProtocolError, match=r"StatusReply\.json: expected a JSON object, got invalid JSON"):
         convert.unpack_status(peer_pb2.StatusReply(json='{"metric_value": NaN}').SerializeToString())

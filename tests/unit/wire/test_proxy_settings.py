@@ -50,7 +50,7 @@ def test_exceptions_are_dialed_directly(exceptions: str, address: str, served: b
     ],
 )
 def test_another_url_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(ConfigError, match="allowed: http://host:port") as caught:
+    with pytest.raises(ConfigError, match="expected https_proxy to be http://host:port") as caught:
         HttpProxy.of({"https_proxy": url})
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 

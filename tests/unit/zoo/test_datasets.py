@@ -214,7 +214,7 @@ def test_tabular_reads_parquet(tmp_path):
     [
         ("a,b\n1,x\n2,\n", {"target": "a"}, "line 3, b: found '', a missing value"),
         ("a,b\n1,2\nnan,2\n", {}, "line 3, a: found 'nan'"),
-        ("a,b\n1,2,3\n", {}, "line 2: found 3 cells"),
+        ("a,b\n1,2,3\n", {}, "line 2: expected 2 cells.*, got 3"),
         ("a,b\n", {}, "rows of data"),
         ("a,b\n1,2\n3,4\n", {"target": "c"}, "a column of .*: a, b"),
         ("a,b\n1,2\n3,2\n", {}, "expected two or more classes, got 1 "),

@@ -123,7 +123,7 @@ def test_any_payload_of_the_right_size_decodes_or_is_refused(
     try:
         decoded = decode(payload, schema, encoding)
     except RemoteProtocolError as error:
-        assert error.code is RefusalCode.MALFORMED
+        assert error.refusal.code is RefusalCode.MALFORMED
     else:
         assert decoded.shape == (schema.size,) and decoded.dtype == np.float32
 
@@ -182,7 +182,7 @@ def test_frame_is_parsed_as_by_protobuf(data: bytes) -> None:
     try:
         frame = frames.read_frame(data)
     except RemoteProtocolError as error:
-        assert error.code is RefusalCode.MALFORMED
+        assert error.refusal.code is RefusalCode.MALFORMED
     else:
         standard = peer_pb2.PushFrame.FromString(data)
         assert (frame.chunk is not None) == standard.HasField("chunk")
@@ -258,4 +258,4 @@ def test_any_bytes_give_a_value_or_a_remote_protocol_error(unpack: Reader, data:
         try:
             unpack(tried)
         except RemoteProtocolError as error:
-            assert error.code in (RefusalCode.MALFORMED, RefusalCode.WRONG_ENCODING, RefusalCode.NON_FINITE)
+            assert error.refusal.code in (RefusalCode.MALFORMED, RefusalCode.WRONG_ENCODING, RefusalCode.NON_FINITE)

@@ -152,7 +152,10 @@ def deploy(folder, graph, *options):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"constraints": ("gpu",)}, "--node: expected a host name, KEY==VALUE or KEY!=VALUE"),
+        (
+            {"constraints": ("gpu",)},
+            "--node: expected a host name, KEY==VALUE or KEY!=VALUE, such as node.role==worker",
+        ),
         ({"nodes": ("a b",)}, "--node: expected a host name as docker node ls shows it, got 'a b'"),
         ({"state": "srv"}, "--state: expected an absolute path that is valid on every node, got srv"),
         ({"shards": "/srv/../x"}, "--shards: expected an absolute path that is valid on every node, got /srv/../x"),

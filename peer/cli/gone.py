@@ -42,6 +42,8 @@ GONE = {
         f"deploy kubernetes --{key}": f"--pod {key}=VALUE"
         for key in ("cpu", "memory", "storage", "gpus", "pull-secret")
     },
+    "deploy systemd --program": "/opt/peer/bin/peer, or a link, on the devices",
+    "deploy systemd --memory": "MemoryMax=VALUE in a drop-in, with systemctl edit coordinator-free",
     "deploy keys --keys": "peer deploy keys GRAPH.JSON KEYS",
     "data split --json": "peer data show FOLDER --json",
     "data show --shards": "peer data show FOLDER",

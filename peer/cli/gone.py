@@ -35,6 +35,7 @@ GONE = {
     "experiment table --markdown": "--out FILE.md",
     "experiment table --save": "--out FOLDER",
     "experiment table --curves": "--out FOLDER",
+    "chaos --every": "--for SECONDS:EVERY",
     "deploy swarm --constraint": "--node KEY==VALUE",
     "deploy kubernetes --namespace": "--name NAMESPACE/NAME",
     "deploy kubernetes --node-selector": "--pod node=LABEL=VALUE",

@@ -20,12 +20,15 @@ GONE = {
     "graph make --base-port": "--address-template '127.0.0.1:{id+PORT}'",
     "graph make --force": "a new file for --out",
     "graph keys --algorithm": "peer graph keys ALGORITHM",
-    **{f"{verb} --task": _TASK for verb in ("data split", "data show", "evaluate", "predict")},
+    **{f"{verb} --task": _TASK for verb in ("testbed", "data split", "data show", "evaluate", "predict")},
     **{
         f"{verb} {option}": instead
         for verb in ("data split", "data show", "evaluate", "task check")
         for option, instead in _OF_A_PROBLEM.items()
     },
+    "testbed --data-root": "--set data_root=FOLDER",
+    "testbed --threads": "--set threads=NUMBER",
+    "testbed --amp": "--set amp=bf16",
     "report --html": "--out FILE.html",
     "report --against": "peer report DIRECTORY AGAINST --out FILE.html",
     "export --to": "peer export DIRECTORY FILE",

@@ -5,7 +5,7 @@ number of its class. The pictures stay bytes in memory; each batch is scaled whe
 
     python examples/make_files.py        # writes examples/files/cells/microscope-0 and so on; use your own instead
     peer task check examples/cell_task.py:task
-    peer testbed --peers 4 --task examples/cell_task.py:task --set run.optimizer=adam --set run.learning_rate=0.01
+    peer testbed --peers 4 --set run.task=examples/cell_task.py:task --set run.optimizer=adam --set run.learning_rate=0.01
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The example draws missing folders, so that it runs without data: circles, square
 and light on dark for odd ones. For your own pictures, set ``root`` and delete `draw_folder`.
 
     peer task check examples/image_folder_task.py:ImageFolderTask --set run.task_options.root=pictures
-    peer testbed --peers 6 --task examples/image_folder_task.py:ImageFolderTask --set run.task_options.root=pictures
+    peer testbed --peers 6 --set run.task=examples/image_folder_task.py:ImageFolderTask --set run.task_options.root=pictures
 """
 
 from __future__ import annotations

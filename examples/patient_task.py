@@ -6,7 +6,7 @@ makes the same columns of new rows, so that `peer predict` reads a clinic's tabl
 
     python examples/make_files.py        # writes examples/files/patients/clinic-0.csv and so on; use your own instead
     peer task check examples/patient_task.py:task
-    peer testbed --peers 4 --task examples/patient_task.py:task
+    peer testbed --peers 4 --set run.task=examples/patient_task.py:task
 """
 
 from __future__ import annotations

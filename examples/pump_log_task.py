@@ -5,7 +5,7 @@ lies beside a training sample in time.
 
     python examples/make_files.py        # writes examples/files/pumps/pump-0.csv and so on; use your own instead
     peer task check examples/pump_log_task.py:task
-    peer testbed --peers 4 --task examples/pump_log_task.py:task --set run.batch_size=10 --set run.rounds=20
+    peer testbed --peers 4 --set run.task=examples/pump_log_task.py:task --set run.batch_size=10 --set run.rounds=20
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each peer is a town with its own table. The metric is the mean absolute error in
 
     python examples/make_files.py        # writes examples/files/apartments/town-0.csv and so on; use your own instead
     peer task check examples/rent_task.py:task
-    peer testbed --peers 4 --task examples/rent_task.py:task --set run.algorithm=ditto --set run.learning_rate=0.02
+    peer testbed --peers 4 --set run.task=examples/rent_task.py:task --set run.algorithm=ditto --set run.learning_rate=0.02
 """
 
 from __future__ import annotations

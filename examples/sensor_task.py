@@ -4,7 +4,7 @@ Each peer measures a machine of one of two types. Their vibrations differ, so tw
 computes the readings from the peer id; replace `load_shard` by code that reads your own files.
 
     peer task check examples/sensor_task.py:task
-    peer testbed --peers 6 --task examples/sensor_task.py:task
+    peer testbed --peers 6 --set run.task=examples/sensor_task.py:task
 """
 
 from __future__ import annotations

@@ -13,14 +13,19 @@ from coordinator_free_bootstrap.options import Shown, model_of, parsed
 from peer.runtime.local_options import Amp, DataRoot, Exports, GivenPath
 
 
-class ProcessOptions(TypedDict, total=False):
-    """Of the processes of the peers."""
+class Computing(TypedDict, total=False):
+    """How the processes of the peers compute, and on what; `peer testbed` reads them with ``--set``."""
 
     data_root: DataRoot
     threads: Annotated[
         int | None, Field(None, ge=1, description="PyTorch threads per peer. Default: cores divided by peers.")
     ]
     amp: Amp
+
+
+class ProcessOptions(Computing, total=False):
+    """Of the processes of the peers."""
+
     insecure: Annotated[bool, Field(False, description="Plaintext between peers, instead of TLS with generated keys.")]
     on_start_failure: Annotated[
         Literal["stop", "continue"] | None,

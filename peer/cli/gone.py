@@ -18,12 +18,15 @@ GONE = {
     **{f"graph make --{key}": f"--kind KIND:{key}=NUMBER" for key in ("p", "m", "degree", "radius", "seed")},
     "graph make --force": "a new file for --out",
     "graph keys --algorithm": "peer graph keys ALGORITHM",
-    **{f"{verb} --task": _TASK for verb in ("data split", "data show", "evaluate", "predict")},
+    **{f"{verb} --task": _TASK for verb in ("testbed", "graph make", "data split", "data show", "evaluate", "predict")},
     **{
         f"{verb} {option}": instead
         for verb in ("data split", "data show", "evaluate", "task check")
         for option, instead in _OF_A_PROBLEM.items()
     },
+    "testbed --data-root": "--set data_root=FOLDER",
+    "testbed --threads": "--set threads=NUMBER",
+    "testbed --amp": "--set amp=bf16",
     "report --html": "--out FILE.html",
     "report --against": "peer report DIRECTORY AGAINST --out FILE.html",
     "export --to": "peer export DIRECTORY FILE",
@@ -33,6 +36,7 @@ GONE = {
     "experiment table --markdown": "--out FILE.md",
     "experiment table --save": "--out FOLDER",
     "experiment table --curves": "--out FOLDER",
+    "chaos --every": "--for SECONDS:EVERY",
     "deploy swarm --constraint": "--node KEY==VALUE",
     "deploy kubernetes --namespace": "--name NAMESPACE/NAME",
     "deploy kubernetes --node-selector": "--pod node=LABEL=VALUE",
@@ -40,6 +44,8 @@ GONE = {
         f"deploy kubernetes --{key}": f"--pod {key}=VALUE"
         for key in ("cpu", "memory", "storage", "gpus", "pull-secret")
     },
+    "deploy systemd --program": "/opt/peer/bin/peer, or a link, on the devices",
+    "deploy systemd --memory": "MemoryMax=VALUE in a drop-in, with systemctl edit coordinator-free",
     "deploy keys --keys": "peer deploy keys GRAPH.JSON KEYS",
     "data split --json": "peer data show FOLDER --json",
     "data show --shards": "peer data show FOLDER",

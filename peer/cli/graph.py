@@ -19,7 +19,7 @@ from coordinator_free_bootstrap.validation import counted
 from peer.api.graph import Graph, check_run
 from peer.cli.graph_pin import pin
 from peer.cli.json_output import AsJson, print_json
-from peer.cli.problem import Settings, TaskOption, set_keys, task_settings
+from peer.cli.problem import Settings, set_keys
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -58,7 +58,6 @@ def make(
             "number on; {port}: --base-port + i."
         ),
     ] = "127.0.0.1:{port}",
-    task: TaskOption = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="File to write. Default: standard output.", readable=False)] = None,
 ) -> None:
@@ -74,7 +73,7 @@ def make(
         if "{port}" not in address_template:
             raise UsageError(f"--base-port: expected {{port}} in --address-template with it, got {address_template!r}")
         address_template = address_template.replace("{port}", f"{{id+{base_port}}}")
-    given = task_settings(task, settings)
+    given = settings or []
     graph = Graph.make(
         **kind_named(kind),
         peers=peers,

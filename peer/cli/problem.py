@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from coordinator_free_bootstrap import Manifest
     from peer.tasks.task import Task
 
-TaskOption = Annotated[
-    str | None, typer.Option("--task", help="Name of a built-in or installed task, or path/to/file.py:object.")
-]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="RUN.KEY=VALUE", help="Set a manifest key, e.g. run.split_options.k=4. Repeatable."),
@@ -81,13 +78,12 @@ class Problem:
         """
         from coordinator_free_bootstrap.errors import UsageError
 
-        given = dict(map(_pair, filter(_is_local, self.settings or [])))
-        return parsed(KEYS, {key: _value(key, text) for key, text in given.items()}, error=UsageError)
+        return parsed(KEYS, local_settings(self.settings, KEYS.model_fields)[0], error=UsageError)
 
     @property
     def run_settings(self) -> list[str]:
         """Return the settings of manifest keys."""
-        return [setting for setting in self.settings or [] if not _is_local(setting)]
+        return local_settings(self.settings, KEYS.model_fields)[1]
 
     @property
     def names_task(self) -> bool:
@@ -138,9 +134,16 @@ def _value(key: str, text: str) -> object:
         return text
 
 
-def _is_local(setting: str) -> bool:
-    key, equals, _ = setting.partition("=")
-    return bool(equals) and key in KEYS.model_fields
+def local_settings(settings: list[str] | None, keys: Collection[str]) -> tuple[dict[str, object], list[str]]:
+    """Return the values of those settings whose keys are not of the manifest but one of ``keys``, and the other settings."""
+    local, others = dict[str, object](), list[str]()
+    for setting in settings or []:
+        key, text = _pair(setting)
+        if "=" in setting and key in keys:
+            local[key] = _value(key, text)
+        else:
+            others.append(setting)
+    return local, others
 
 
 def takes_problem(verb: Callable[..., None]) -> Callable[..., None]:
@@ -164,11 +167,6 @@ def takes_problem(verb: Callable[..., None]) -> Callable[..., None]:
     with_problem.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     with_problem.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_problem
-
-
-def task_settings(task: str | None, settings: list[str] | None) -> list[str]:
-    """Return ``--task`` and ``--set`` together in the form of ``--set``; later settings win."""
-    return [*([] if task is None else [f"run.task={task}"]), *(settings or [])]
 
 
 def set_keys(settings: list[str]) -> frozenset[str]:

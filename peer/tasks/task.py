@@ -7,7 +7,7 @@
 
     task = Sensors()
 
-and ``peer testbed --task sensors.py:task``. The default is classification with cross-entropy and
+and ``peer testbed --set run.task=sensors.py:task``. The default is classification with cross-entropy and
 accuracy; ``kind = "regression"`` has squared error. A subclass may override `loss`, `metric` and `make_optimizer`.
 """
 

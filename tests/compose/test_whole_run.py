@@ -105,8 +105,8 @@ def test_the_models_are_those_of_the_process_testbed_bit_for_bit(finished, tmp_p
         tmp_path / "graph.json",
         "--out",
         tmp_path / "out",
-        "--threads",
-        "1",
+        "--set",
+        "threads=1",
     ]
     subprocess.run(command, check=True, capture_output=True)
     paths = sorted((tmp_path / "out").glob("peer-*/models/*.safetensors"))

@@ -110,8 +110,10 @@ def test_a_peer_is_refused_at_its_start_with_the_install_command(
 
 
 def test_a_testbed_names_what_its_task_needs(home: Path) -> None:
-    for words in (("--task", "digits"), ("--set", "run.algorithm=fedspd", "--task", "halves.py:Halves")):
-        code, said = peer(home, "testbed", "--peers", "2", "--kind", "line", *words, "--out", "bed")
+    for words in (("run.task=digits",), ("run.algorithm=fedspd", "run.task=halves.py:Halves")):
+        code, said = peer(
+            home, "testbed", "--peers", "2", "--kind", "line", *(f"--set={word}" for word in words), "--out", "bed"
+        )
         assert code == 2, said
         assert "is not installed; install it: pip install 'coordinator-free[lab]'" in said
         assert not (home / "bed").exists()

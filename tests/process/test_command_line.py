@@ -267,7 +267,9 @@ def test_example_of_an_own_task_runs(tmp_path: Path) -> None:
     peer("graph", "make", "--kind", "ring", "--peers", 3, "--set", f"run.task={task}", "--out", graph)
     assert json.loads(graph.read_text())["graph"]["run"]["task"] == task
     settings = ["--set", "run.rounds=2", "--set", "run.timeouts.round_deadline_s=60"]
-    peer("testbed", "--kind", "complete", "--peers", 3, "--task", task, *settings, "--out", tmp_path / "out")
+    peer(
+        "testbed", "--kind", "complete", "--peers", 3, "--set", f"run.task={task}", *settings, "--out", tmp_path / "out"
+    )
     report = json.loads(peer("report", tmp_path / "out", "--json"))
     assert report["rounds"] == 2 and len(report["peers"]) == 3
 
@@ -277,7 +279,19 @@ def test_example_of_an_image_folder_task_runs(tmp_path: Path) -> None:
     task = f"{Path(__file__).parents[2] / 'examples' / 'image_folder_task.py'}:ImageFolderTask"
     settings = ["--set", f"run.task_options.root={tmp_path / 'pictures'}", "--set", "run.rounds=2", "--insecure"]
     report = json.loads(
-        peer("testbed", "--kind", "line", "--peers", 2, "--task", task, *settings, "--out", tmp_path / "out", "--json")
+        peer(
+            "testbed",
+            "--kind",
+            "line",
+            "--peers",
+            2,
+            "--set",
+            f"run.task={task}",
+            *settings,
+            "--out",
+            tmp_path / "out",
+            "--json",
+        )
     )
     metric = {"name": "balanced accuracy", "higher_is_better": True, "share": False}
     assert (report["rounds"], report["metric"]) == (2, metric)

@@ -47,7 +47,7 @@ def test_both_are_listed(installed: Path, tmp_path: Path) -> None:
 def test_a_testbed_runs_them(installed: Path, tmp_path: Path) -> None:
     settings = ("run.algorithm=gossip", "run.rounds=3", "run.task_options.noise=0.05", "run.start.rule=all")
     options = [word for setting in settings for word in ("--set", setting)]
-    shape = ("--peers", 3, "--kind", "complete", "--task", "moons")
+    shape = ("--peers", 3, "--kind", "complete", "--set", "run.task=moons")
     text = run("-m", "peer", "testbed", *shape, *options, "--insecure", "--json", path=installed, cwd=tmp_path)
     report = json.loads(text)
     assert (report["state"], report["algorithm"], report["task"]) == ("complete", "gossip", "moons")

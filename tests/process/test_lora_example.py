@@ -65,7 +65,7 @@ def peer(folder: Path, *words: str) -> str:
 @pytest.fixture(scope="module")
 def exported(folder: Path) -> str:
     """Train adapters with two real peers, and export the whole model of one; return the name of the file."""
-    task = ("--task", "lora_task.py:task", "--set", "run.rounds=2", "--set", "run.algorithm=dfedavg")
+    task = ("--set", "run.task=lora_task.py:task", "--set", "run.rounds=2", "--set", "run.algorithm=dfedavg")
     peer(folder, "testbed", "--peers", "2", "--kind", "line", *task, "--set", "run.optimizer=adam", "--out", "out")
     report = json.loads(peer(folder, "report", "out", "--json"))
     assert report["state"] == "complete" and report["rounds"] == 2

@@ -44,7 +44,7 @@ class Own(Task):
             raise ValueError("sensor 7 is broken")
         return super().loss(outputs, targets)
 """
-BED = ("--kind", "line", "--peers", "2", "--insecure", "--set", "run.algorithm=dfedavg", "--task", "own.py:Own")
+BED = ("--kind", "line", "--peers", "2", "--insecure", "--set", "run.algorithm=dfedavg", "--set", "run.task=own.py:Own")
 
 
 @pytest.fixture

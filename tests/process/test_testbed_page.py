@@ -36,7 +36,7 @@ def owner_of(port: int, parent: int) -> int:
 def test_the_page_of_a_testbed_is_a_process_of_its_own_and_ends_with_it(tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = ["testbed", "--peers", "3", "--kind", "ring", "--page", "--out", tmp_path / "out", "--insecure"]
-    settings = ["--task", "digits", "--set", f"run.rounds={ROUNDS}"]
+    settings = ["--set", "run.task=digits", "--set", f"run.rounds={ROUNDS}"]
     with running(sys.executable, "-u", "-m", "peer", *command, *settings, log=log) as testbed:
         link = until(lambda: re.findall(r"page: (\S+)", log.read_text()), "the testbed prints a link", logs=[log])[0]
         parts = urlsplit(link)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -23,12 +24,14 @@ def chaos(
         Path | None, typer.Option(help="Script of faults (TOML), see examples/chaos.toml.", readable=False)
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Instead of a script: draw random faults.")] = None,
-    for_s: Annotated[
-        float | None,
-        typer.Option("--for", min=1, help="With --seed: seconds until all faults are over.", show_default="60"),
-    ] = None,
-    every: Annotated[
-        float | None, typer.Option(min=0.1, help="With --seed: mean seconds between two faults.", show_default="5")
+    duration: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="SECONDS[:EVERY]",
+            help="With --seed: seconds until all faults are over, and mean seconds between two faults.",
+            show_default="60:5",
+        ),
     ] = None,
     at_once: Annotated[
         str | None, typer.Option("--now", help='One fault now: "do=kill peers=3 for_s=5" or "do=heal".')
@@ -51,13 +54,14 @@ def chaos(
 
     if sum(choice is not None for choice in (script, seed, at_once)) != 1:
         raise UsageError("peer chaos: give one of --script FILE, --seed NUMBER or --now EVENT")
-    refuse_without("with --seed", seed is not None, **{"for": for_s}, every=every)
+    refuse_without("with --seed", seed is not None, **{"for": duration})
+    lasts_s, every_s = _seconds(duration or "60:5")
     graph = load_graph(directory / "graph.json")
     if seed is not None:
         state = ask(directory, {"do": "state"})
         proxies = isinstance(state, dict) and state.get("proxies") is True
         names = [name for name, fault in FAULTS.items() if proxies or not fault.network]
-        plan = random_script(names, graph.ids, graph.edges, seed, for_s or 60, every_s=every or 5)
+        plan = random_script(names, graph.ids, graph.edges, seed, lasts_s, every_s=every_s)
     else:
         plan = load_script(script) if script is not None else Script(event=(parse_event(at_once or ""),))
         plan.check(graph, str(script or "--now"))
@@ -67,3 +71,24 @@ def chaos(
             typer.echo(f"{when}  {event.text()}{f' for {event.for_s:g} s' if event.for_s else ''}")
         return
     run_faults(directory, plan, graph, Console(stderr=True, highlight=False, markup=False).print)
+
+
+def _seconds(text: str) -> tuple[float, float]:
+    """Return the seconds of ``SECONDS[:EVERY]``: of all faults, and on average between two of them.
+
+    Raises:
+        UsageError: it has another form, or a number is not finite or too small.
+    """
+    from coordinator_free_bootstrap.errors import UsageError
+
+    lasts, _, every = text.partition(":")
+    try:
+        lasts_s, every_s = float(lasts), float(every or 5)
+    except ValueError:
+        lasts_s = every_s = math.nan
+    if not (1 <= lasts_s < math.inf and 0.1 <= every_s < math.inf):
+        raise UsageError(
+            "--for: expected SECONDS[:EVERY], such as 60:5, of at least 1 s in all and 0.1 s between two faults, "
+            f"got {text!r}."
+        )
+    return lasts_s, every_s

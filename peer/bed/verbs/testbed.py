@@ -9,15 +9,20 @@ from typing import Annotated
 
 import typer
 
+from coordinator_free_bootstrap.errors import named_by_set
+from coordinator_free_bootstrap.options import fields_of
 from coordinator_free_bootstrap.validation import refuse_without
-from peer.bed.options import BedOptions, bed_options
+from peer.bed.options import BedOptions, Computing, bed_options
 from peer.cli.declared import takes_options
 from peer.cli.json_output import json_option
-from peer.cli.problem import Settings, TaskOption, set_keys, task_settings
+from peer.cli.problem import local_settings, set_keys
 from peer.cli.trace import traceback_wanted
 
+IN_SETTINGS = tuple(fields_of(Computing))
 
-@takes_options("options", BedOptions)
+
+@takes_options("options", BedOptions, *(name for name in fields_of(BedOptions) if name not in IN_SETTINGS))
+@named_by_set(*IN_SETTINGS)
 def testbed(
     *,
     graph_file: Annotated[
@@ -28,8 +33,16 @@ def testbed(
         str | None, typer.Option(help="Without a graph file: kind of graph, see peer graph make. Default: erdos-renyi.")
     ] = None,
     options: BedOptions,
-    task: TaskOption = None,
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A manifest key, e.g. run.task=digits, run.task=path/to/file.py:object or run.rounds=20; or data_root=FOLDER of "
+            "the built-in data sets, threads=NUMBER of PyTorch per peer (default: cores divided by peers), or amp=bf16, mixed "
+            "precision. Repeatable.",
+        ),
+    ] = None,
     chaos: Annotated[
         Path | None, typer.Option(help="Script of faults (TOML) to run, see examples/chaos.toml.", readable=False)
     ] = None,
@@ -66,12 +79,12 @@ def testbed(
     console = Console(stderr=True, markup=False)
     if page:
         require(PACKAGES, "--page")
-    options = bed_options(options)
+    computing, given = local_settings(settings, IN_SETTINGS)
+    options = bed_options({**options, **computing})
     out = Path(options["out"])
     if options["fresh"]:
         clear(out)
     graph = load_graph(graph_file) if graph_file else default_graph(kind, peers, out)
-    given = task_settings(task, settings)
     graph = with_settings(graph, given)
     warn_without_effect(
         graph.manifest, set_keys(given), lambda warning: console.print(f"warning: {warning}", soft_wrap=True)

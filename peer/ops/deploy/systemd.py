@@ -26,8 +26,6 @@ def write_systemd(
     graph: Graph,
     out: Path,
     *,
-    program: str = "/opt/peer/bin/peer",
-    memory: str = "90%",
     options: str = "",
     data: GivenData | None = None,
 ) -> list[Path]:
@@ -39,8 +37,6 @@ def write_systemd(
     Args:
         graph: with the addresses of the devices.
         out: folder for the files.
-        program: path of the command `peer` on the devices.
-        memory: MemoryMax of the unit; beyond it the kernel kills the peer.
         options: further options of `peer run` on all devices.
         data: folder or file of every device, which the unit mounts below the folder where it starts the peer.
 
@@ -56,7 +52,7 @@ def write_systemd(
     graph, keys = create_and_list_keys(graph, out / "keys")
     folder = f"/{TASK}" if own or data else "%S/coordinator-free"
     mounted = _mounted(data, graph) if data else ""
-    unit = fill("peer.service", program=program, memory=memory, folder=folder, data=mounted)
+    unit = fill("peer.service", folder=folder, data=mounted)
     options = " ".join(filter(None, [options, f"--data-root {_place(data)}" if data and data.builtin else ""]))
     text = dump_graph(graph)
     paths = [write(out / "coordinator-free.service", unit)]

@@ -223,8 +223,6 @@ def kubernetes(
 def systemd(
     path: GraphFile,
     out: Out,
-    program: Annotated[str, typer.Option(help="Path of the command peer on the devices.")] = "/opt/peer/bin/peer",
-    memory: Annotated[str, typer.Option(help="MemoryMax of the systemd unit, such as 512M or 90%.")] = "90%",
     options: Options = "",
     data: Annotated[str | None, _data("FOLDER", "a folder or file of every device")] = None,
 ) -> None:
@@ -240,7 +238,7 @@ def systemd(
     graph = load_graph(path)
     given = data_on_nodes(data, graph) if data else None
     words = in_systemd(_words(options, PLACES))
-    _print_paths(write_systemd(graph, out, program=program, memory=memory, options=words, data=given))
+    _print_paths(write_systemd(graph, out, options=words, data=given))
 
 
 @app.command(epilog="Example: peer deploy keys graph.json keys --out pinned.json")

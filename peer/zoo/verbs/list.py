@@ -75,11 +75,12 @@ def _tasks() -> list[Listed]:
     for each in DATASETS.values():
         # the default split rotates square images, so tasks of other samples need another split
         split = {"linear": " --set run.split=linear_synth", "tabular": " --set run.split=iid"}.get(each.name, "")
-        root = f" --data-root {each.files}" if each.reads_files else ""
+        root = f" --set data_root={each.files}" if each.reads_files else ""
         options = _declared("task_options", each.options)
-        entries.append(Listed(each.name, each.about, f"peer testbed --task {each.name}{split}{root}", options))
+        entries.append(Listed(each.name, each.about, f"peer testbed --set run.task={each.name}{split}{root}", options))
     return entries + [
-        Listed(name, "A task of an installed package.", f"peer testbed --task {name}") for name in installed_tasks()
+        Listed(name, "A task of an installed package.", f"peer testbed --set run.task={name}")
+        for name in installed_tasks()
     ]
 
 
@@ -122,7 +123,7 @@ def _models() -> list[Listed]:
         for name, each in MODELS.items()
     ]
     about = "A model of torchvision by its name there; run.model_options go to its constructor."
-    example = "peer testbed --task cifar10 --data-root DIR --set run.model=torchvision:resnet18"
+    example = "peer testbed --set run.task=cifar10 --set data_root=DIR --set run.model=torchvision:resnet18"
     return [*entries, Listed("torchvision:NAME", about, example)]
 
 

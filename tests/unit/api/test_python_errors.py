@@ -46,9 +46,9 @@ def test_the_same_error_names_the_argument_in_python_and_the_option_on_the_comma
         peer.simulate(graph, data_root=tmp_path)
     assert "--" not in str(caught.value)
     graph.save(tmp_path / "graph.json")
-    command = ["testbed", str(tmp_path / "graph.json"), "--data-root", str(tmp_path)]
+    command = ["testbed", str(tmp_path / "graph.json"), "--set", f"data_root={tmp_path}"]
     command += ["--out", str(tmp_path / "bed")]
-    with pytest.raises(UsageError, match=r"^--data-root: expected no value .*task 'digits' does not use it"):
+    with pytest.raises(UsageError, match=r"^--set data_root: expected no value .*task 'digits' does not use it"):
         CliRunner().invoke(app, command, catch_exceptions=False)
 
 

@@ -82,13 +82,10 @@ def test_errors_are_raised_to_the_caller(arguments, error):
         invoke(*arguments)
 
 
-def test_the_base_port_and_task_are_given_in_short(tmp_path):
-    invoke(
-        "make", "--kind", "ring", "--peers", 3, "--base-port", 9000, "--task", "digits", "--out", tmp_path / "g.json"
-    )
+def test_a_base_port_stands_in_the_addresses(tmp_path):
+    invoke("make", "--kind", "ring", "--peers", 3, "--base-port", 9000, "--out", tmp_path / "g.json")
     graph = load_graph(tmp_path / "g.json")
     assert [node.address for node in graph.nodes] == [f"127.0.0.1:{9000 + i}" for i in range(3)]
-    assert graph.manifest.task == "digits"
     with pytest.raises(UsageError, match=r"--base-port: expected \{port\} in --address-template"):
         invoke("make", "--base-port", 9000, "--address-template", "peer-{id}:7400")
 

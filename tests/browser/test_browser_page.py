@@ -41,7 +41,7 @@ def test_the_final_header_equals_the_report(tab, page, bed):
         for row in said["peers"]:
             cells = f'#table tr[data-peer="{row["peer_id"]}"] [data-field='
             assert tab.text(f"{cells}round]") == str(row["rounds_completed"])
-            assert tab.text(f"{cells}metric]") == f"{row['accuracy']:.3f}"
+            assert tab.text(f"{cells}metric]") == f"{row['metric_value']:.3f}"
             assert tab.text(f"{cells}status]") == row["status"]
 
 

@@ -299,11 +299,13 @@ class AsyncioWorld:
 
     async def _push(self, neighbor: int, message: Callable[[], Any]) -> ev.SendAnswered:
         header, payload = message() if self._views else await self._on(self._fold, message)
-        reply = await self._links[neighbor].push(header, payload)
-        if reply.outcome is Outcome.UNUSED and self._pacing.is_too_slow(
-            neighbor, header.size_bytes, self.manifest.timeouts
-        ):
-            self._log_slow_link(neighbor, "came too late")
+        in_time = False
+        try:
+            reply = await self._links[neighbor].push(header, payload)
+            in_time = reply.outcome is not Outcome.UNUSED
+        finally:  # also where the run ends meanwhile
+            if not in_time and self._pacing.is_too_slow(neighbor, header.size_bytes, self.manifest.timeouts):
+                self._log_slow_link(neighbor, "came too late")
         return self.host.sending.push_answered(neighbor, header, reply)
 
     async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | RefusalCode | None]) -> None:

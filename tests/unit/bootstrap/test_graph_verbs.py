@@ -85,7 +85,7 @@ def test_errors_are_raised_to_the_caller(arguments, error):
 def test_a_drawing_that_cannot_be_written_is_a_usage_error(tmp_path):
     save_graph(make_graph("ring", 3), tmp_path / "g.json")
     for out in (tmp_path / "none" / "g.png", tmp_path / "g.xyz"):
-        with pytest.raises(UsageError, match="--out: found"):
+        with pytest.raises(UsageError, match="--out: expected"):
             invoke("show", tmp_path / "g.json", "--out", out)
 
 
@@ -98,13 +98,13 @@ def test_every_verb_has_help_with_an_example(verb):
     ("kind", "words"),
     [
         ("hypercube", "'hypercube'"),
-        ("ring:degree=3", "found degree"),
+        ("ring:degree=3", "got degree"),
         ("erdos-renyi:q=3", "expected KIND:KEY=VALUE.* got 'erdos-renyi:q=3'"),
         ("erdos-renyi:p=0.5,p=0.6", "each once"),
         ("erdos-renyi:", "expected KIND:KEY=VALUE"),
         ("expander:degree", "expected a number for degree, got ''"),
         ("ring:seed=1.5", "expected a whole number for seed, got '1.5'"),
-        ("geometric:radius=nan", "radius: found nan"),
+        ("geometric:radius=nan", "radius: expected .*, got nan"),
     ],
 )
 def test_a_wrong_kind_or_parameter_of_it_is_refused(kind, words):

@@ -48,5 +48,5 @@ def test_a_link_local_address_without_an_interface_is_a_warning_of_graph_check(t
 
 @pytest.mark.parametrize("address", ["unix:/run/peer.sock", "dns:///x:1", "127.0.0.1", "127.0.0.1:0"])
 def test_health_of_another_kind_of_address_is_refused(address):
-    with pytest.raises(UsageError, match="--address: found"):
+    with pytest.raises(UsageError, match="--address: expected"):
         health(address)

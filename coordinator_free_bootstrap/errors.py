@@ -1,4 +1,4 @@
-"""The error tree and its exit codes. A message says what was found, where, what is allowed and what to do.
+"""The error tree and its exit codes. A message says where, what was expected, what it got and what to do.
 
     PeerError
     +-- UsageError                exit 2     the command line
@@ -219,7 +219,7 @@ class UsageError(PeerError):
 
 
 class ConfigError(PeerError):
-    """A manifest key or local option is wrong; the message names file, field, found value and allowed values."""
+    """A manifest key or local option is wrong; the message names file, field, expected values and got value."""
 
     exit_code = 10
 

@@ -99,9 +99,9 @@ def make_graph(
         GraphError: a parameter is out of range or unknown to this kind, or no draw is connected.
     """
     if kind not in KINDS:
-        raise GraphError(f"kind: found {kind!r}; allowed: {', '.join(KINDS)}")
+        raise GraphError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     if not 2 <= peers <= PEERS_MAX:
-        raise GraphError(f"peers: found {peers}; allowed: from 2 to {PEERS_MAX}")
+        raise GraphError(f"peers: expected a number from 2 to {PEERS_MAX}, got {peers}")
     if kind in _ALLOWED and (p is None or kind == "small-world") and m is None and radius is None and degree is None:
         degree = default_degree(kind, peers)
     shape = Shape(p, m, degree, radius)
@@ -118,8 +118,8 @@ def make_graph(
     ]
     if len(found) < wanted:
         raise GraphError(
-            f"{kind} with {peers} peers: found no connected graph in {draws} draws from seed {seed}; "
-            f"allowed: a larger {' or '.join(_ALLOWED[kind])}"
+            f"{kind} with {peers} peers: expected a larger {' or '.join(_ALLOWED[kind])}, got no connected graph in "
+            f"{draws} draws from seed {seed}"
         )
     return max(found, key=spectral_gap) if kind == "expander" else found[0]
 
@@ -188,13 +188,11 @@ def _given(shape: Shape) -> list[str]:
 def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
     allowed, given = _ALLOWED.get(kind, ()), _given(shape)
     if not allowed and given:
-        raise GraphError(
-            f"{kind}: found {' and '.join(given)}; allowed: no parameter, because {kind} has none; remove it"
-        )
+        raise GraphError(f"{kind}: expected no parameter, got {' and '.join(given)}. Remove it.")
     if kind == "small-world":
         given = [name for name in given if name != "p"]
     if allowed and (len(given) != 1 or given[0] not in allowed):
-        raise GraphError(f"{kind}: found {' and '.join(given) or 'no parameter'}; allowed: one of {', '.join(allowed)}")
+        raise GraphError(f"{kind}: expected one of {', '.join(allowed)}, got {' and '.join(given) or 'no parameter'}")
     limits: dict[str, tuple[float | None, float, float]] = {
         "p": (shape.p, 0, 1),
         "m": (shape.m, 1, peers - 1),
@@ -203,13 +201,13 @@ def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
     }
     for name, (value, low, high) in limits.items():
         if value is not None and not low <= value <= high:
-            raise GraphError(f"{name}: found {value:g}; allowed: from {low:g} to {high:g} with {peers} peers")
+            raise GraphError(f"{name}: expected a number from {low:g} to {high:g} with {peers} peers, got {value:g}")
     if kind in ("regular", "expander") and (
         not float(shape.degree or 0).is_integer() or peers * int(shape.degree or 0) % 2
     ):
-        raise GraphError(f"degree: found {shape.degree:g}; allowed: a whole number; an even one with {peers} peers")
+        raise GraphError(f"degree: expected a whole number, even with {peers} peers, got {shape.degree:g}")
     if kind == "small-world" and float(shape.degree or 0) % 2:
-        raise GraphError(f"degree: found {shape.degree:g}; allowed: an even whole number")
+        raise GraphError(f"degree: expected an even whole number, got {shape.degree:g}")
 
 
 def _draw(kind: Kind, peers: int, shape: Shape, seed: int) -> nx.Graph:
@@ -231,7 +229,7 @@ def _draw(kind: Kind, peers: int, shape: Shape, seed: int) -> nx.Graph:
         case "torus":  # the grid closest to a square, periodic in both directions
             rows = next(rows for rows in range(math.isqrt(peers), 0, -1) if peers % rows == 0)
             if rows == 1:
-                raise GraphError(f"torus: found {peers} peers; allowed: rows times columns, both at least 2")
+                raise GraphError(f"torus: expected rows times columns, both at least 2, got {peers} peers")
             return nx.grid_2d_graph(rows, peers // rows, periodic=True)
         case "regular" | "expander":
             return nx.random_regular_graph(int(shape.degree or 0), peers, seed=seed)

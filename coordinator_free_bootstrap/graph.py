@@ -136,7 +136,7 @@ class Graph:
         try:
             return self._by_id[peer_id]
         except KeyError:
-            raise GraphError(f"peer id: found {peer_id}; allowed: {_ids(self.ids)}") from None
+            raise GraphError(f"peer id: expected one of {_ids(self.ids)}, got {peer_id}") from None
 
     def neighbors(self, peer_id: int) -> tuple[int, ...]:
         """Return the ids one edge away, ascending.
@@ -296,35 +296,35 @@ def _canonical(address: str) -> str:
 
 
 def _node_problems(nodes: tuple[Node, ...]) -> list[str]:
-    problems = [] if nodes else ["nodes: found none; allowed: at least one"]
+    problems = [] if nodes else ["nodes: expected at least one node, got none"]
     for peer_id, count in Counter(node.id for node in nodes).items():
         if not 0 <= peer_id <= ID_MAX:
-            problems.append(f"nodes: found id {shown(peer_id)}; allowed: an integer from 0 to {ID_MAX}")
+            problems.append(f"nodes: expected ids from 0 to {ID_MAX}, got {shown(peer_id)}")
         if count > 1:
-            problems.append(f"nodes: found id {shown(peer_id)} {count} times; allowed: each id once")
+            problems.append(f"nodes: expected each id once, got id {shown(peer_id)} {count} times")
     seen: dict[str, int] = {}
     for node in nodes:
         where = f"node {shown(node.id)}"
         problems += _relay_problems(where, node)
         problems += [
-            f"{where}: {key}: found {shown(value)}; allowed: bytes per second, {RATE_MIN} or more"
+            f"{where}: {key}: expected bytes per second, {RATE_MIN} or more, got {shown(value)}"
             for key, value in (("upload_limit", node.upload_limit), ("download_limit", node.download_limit))
             if value is not None and value < RATE_MIN
         ]
         problems += _credential_problems(where, node)
         if node.network and not _NETWORK.fullmatch(node.network):
-            problems.append(f"{where}: network: found {shown(node.network)}; allowed: lower-case letters, digits and -")
+            problems.append(f"{where}: network: expected lower-case letters, digits and -, got {shown(node.network)}")
         if node.dials_only and not node.address and not node.network:
             continue
         try:
             split_address(node.address)
         except ValueError as error:
-            problems.append(f"{where}: address: found {shown(node.address)}; allowed: {error}")
+            problems.append(f"{where}: address: expected {error}, got {shown(node.address)}")
         first = seen.setdefault(_canonical(node.address), node.id)
         if first != node.id:
             problems.append(
-                f"{where}: address: found {shown(node.address)}, the address of node {shown(first)} too; "
-                "allowed: each address once"
+                f"{where}: address: expected each address once, got {shown(node.address)}, the address of node "
+                f"{shown(first)} too"
             )
     return problems
 
@@ -333,13 +333,13 @@ def _relay_problems(where: str, node: Node) -> list[str]:
     if node.relay is None:
         return []
     problems = [
-        f"{where}: relay.{key}: found {shown(value)}; allowed: 1 or more"
+        f"{where}: relay.{key}: expected 1 or more, got {shown(value)}"
         for key, value in asdict(node.relay).items()
         if value < 1
     ]
     if node.dials_only:
         problems.append(
-            f"{where}: relay: found limits at a peer that only dials; allowed: at a peer that others can dial"
+            f"{where}: relay: expected limits only at a peer that others can dial, got them at a peer that only dials"
         )
     return problems
 
@@ -360,31 +360,31 @@ def credentials_of(subject: Node | Observer) -> dict[str, list[str]]:
 
 def _credential_problems(where: str, subject: Node | Observer) -> list[str]:
     problems = [
-        f"{where}: pins: found {shown(pin)}; allowed: sha256: and 64 lower-case hexadecimal digits"
+        f"{where}: pins: expected sha256: and 64 lower-case hexadecimal digits, got {shown(pin)}"
         for pin in subject.pins
         if not _PIN.fullmatch(pin)
     ]
     problems += [
-        f"{where}: certificates: found {shown(text)}; allowed: base64 of a DER certificate, up to "
-        f"{CERTIFICATE_CHARS_MAX} characters; write it with `peer graph pin`"
+        f"{where}: certificates: expected base64 of a DER certificate, up to {CERTIFICATE_CHARS_MAX} characters, got "
+        f"{shown(text)}. Write it with `peer graph pin`."
         for text in subject.certificates
         if not (len(text) <= CERTIFICATE_CHARS_MAX and _CERTIFICATE.fullmatch(text))
     ]
     for key, values in credentials_of(subject).items():
         if len(values) > PINS_MAX:
-            problems.append(f"{where}: {key}: found {len(values)}; allowed: at most {PINS_MAX}")
+            problems.append(f"{where}: {key}: expected at most {PINS_MAX}, got {len(values)}")
     return problems
 
 
 def _observer_problems(observers: tuple[Observer, ...]) -> list[str]:
     problems = []
     if len(observers) > OBSERVERS_MAX:
-        problems.append(f"observers: found {len(observers)}; allowed: at most {OBSERVERS_MAX}")
+        problems.append(f"observers: expected at most {OBSERVERS_MAX}, got {len(observers)}")
     for name, count in Counter(observer.name for observer in observers).items():
         if not _OBSERVER.fullmatch(name):
-            problems.append(f"observers: found {shown(name)}; allowed: a name of lower-case letters, digits and -")
+            problems.append(f"observers: expected a name of lower-case letters, digits and -, got {shown(name)}")
         if count > 1:
-            problems.append(f"observers: found {shown(name)} {count} times; allowed: each name once")
+            problems.append(f"observers: expected each name once, got {shown(name)} {count} times")
     for observer in observers:
         problems += _credential_problems(f"observer {shown(observer.name)}", observer)
     return problems
@@ -399,11 +399,11 @@ def _edge_problems(nodes: tuple[Node, ...], edges: tuple[tuple[int, int], ...]) 
             continue
         where = f"edge {shown(a)}-{shown(b)}"
         if a == b:
-            problems.append(f"{where}: found a self-loop; allowed: edges between two peers")
+            problems.append(f"{where}: expected an edge between two peers, got a self-loop")
         if count > 1:
-            problems.append(f"{where}: found {count} times; allowed: each edge once, in one direction")
+            problems.append(f"{where}: expected each edge once, in one direction, got it {count} times")
         problems += [
-            f"{where}: found {shown(end)}, which is not the id of a node; allowed: {listed}"
+            f"{where}: expected one of {listed}, got {shown(end)}, which is not the id of a node"
             for end in {a, b}
             if end not in known
         ]
@@ -420,9 +420,9 @@ def _route_problems(
         around[a].add(b)
         around[b].add(a)
     relayed = {(a, b): relay for a, b, relay in via}
-    problems = [] if len(relayed) == len(via) else ["edges: found two relays of one edge; allowed: one via"]
+    problems = [] if len(relayed) == len(via) else ["edges: expected one via for each edge, got two"]
     problems += [
-        f"edge {shown(a)}-{shown(b)}: via: found a relay of no edge; allowed: at an edge"
+        f"edge {shown(a)}-{shown(b)}: via: expected a relay of an edge, got one of no edge"
         for a, b in relayed.keys() - {*edges}
     ]
     dialed = {(a, b) for a, b in edges if of[a].can_dial(of[b]) or of[b].can_dial(of[a])}
@@ -437,16 +437,16 @@ def _route_problems(
                 else "no peer that both can dial is their neighbor"
             )
             problems.append(
-                f"edge {a}-{b}: found two peers that only dial; allowed: one end that the other can dial, "
-                f'the same "network" at both, or a relay ({fix})'
+                f'edge {a}-{b}: expected one end that the other can dial, the same "network" at both, or a relay '
+                f"({fix}), got two peers that only dial"
             )
         elif relay not in able:
-            allowed = _ids(able) if able else "none, since no peer that both can dial is their neighbor"
-            problems.append(f"edge {a}-{b}: via: found {shown(relay)}; allowed: {allowed}")
+            one = f"one of {_ids(able)}" if able else "none, since no peer that both can dial is their neighbor"
+            problems.append(f"edge {a}-{b}: via: expected {one}, got {shown(relay)}")
         elif of[relay].relay is None:
             problems.append(
-                f'edge {a}-{b}: via: found peer {relay}, which has not agreed to relay; allowed: a node with "relay": '
-                '{"bytes_per_second": ..., "connections": ...}'
+                f'edge {a}-{b}: via: expected a node with "relay": {{"bytes_per_second": ..., "connections": ...}}, '
+                f"got peer {relay}, which has not agreed to relay"
             )
     return problems
 

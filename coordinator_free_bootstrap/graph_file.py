@@ -56,7 +56,7 @@ class _NodeRow(_Strict):
     @classmethod
     def _check_present(cls, address: str, info: ValidationInfo) -> str:
         if not address and not info.data.get("dials_only"):
-            raise ValueError("found nothing; allowed: host:port, which is required except with dials_only true")
+            raise ValueError("expected host:port, got nothing. It is required except with dials_only true.")
         return address
 
 
@@ -108,11 +108,11 @@ def parse_graph(content: bytes | str, source: str = "graph") -> Graph:
         ConfigError: its manifest is invalid.
     """
     if len(content) > FILE_BYTES_MAX:
-        raise GraphError(f"{source}: found more than {FILE_BYTES_MAX} bytes, the limit of a graph file")
+        raise GraphError(f"{source}: expected at most {FILE_BYTES_MAX} bytes, got more")
     try:
         data = loads(content if isinstance(content, str) else content.decode())
     except UnicodeDecodeError as error:
-        raise GraphError(f"{source}: found other bytes than UTF-8 ({error.reason}); allowed: UTF-8") from error
+        raise GraphError(f"{source}: expected UTF-8, got other bytes ({error.reason})") from error
     except ValueError as error:
         raise GraphError(f"{source}: {error}") from error
     if isinstance(data, dict) and "links" in data and "edges" not in data:

@@ -92,7 +92,7 @@ def check_hello(
     if not 0 < theirs.incarnation <= INCARNATION_MAX:
         return Refusal(
             RefusalCode.MALFORMED,
-            f"peer {theirs.sender} claims incarnation {shown(theirs.incarnation)}; allowed: 1 to {INCARNATION_MAX}",
+            f"incarnation of peer {theirs.sender}: expected 1 to {INCARNATION_MAX}, got {shown(theirs.incarnation)}",
         )
     if theirs.manifest_digest != mine.manifest_digest:
         sentence = _both(mine, theirs, "manifests", mine.manifest_digest, theirs.manifest_digest)

@@ -44,8 +44,9 @@ def next_incarnation(stored: int | None, seen: int, entropy: int) -> int:
         result = ((seen >> _RESTART_BITS) + step << _RESTART_BITS) + 1
     if min(previous, seen) < 0 or seen > max(previous, SEEN_MAX) or result > INCARNATION_MAX:
         raise IdentityError(
-            f"incarnation: found {previous} in the state directory and {seen} at a neighbor; allowed: from 0 to "
-            f"{INCARNATION_MAX - 1} and {SEEN_MAX}; if the neighbor is honest, give this peer a new id in the graph file"
+            f"incarnation: expected from 0 to {INCARNATION_MAX - 1} and {SEEN_MAX}, got {previous} in the state "
+            f"directory and {seen} at a neighbor. If the neighbor is honest, give this peer a new id in the graph "
+            "file."
         )
     return result
 
@@ -75,9 +76,9 @@ def parse_spiffe_id(text: str) -> tuple[str, Subject]:
     match = _SPIFFE.fullmatch(text)
     if match is None:
         raise IdentityError(
-            f"certificate URI: found {text[:120]!a}; allowed: spiffe://<federation>/peer/<peer_id>, or "
-            "spiffe://<federation>/observer/<name> with a name of lower-case letters, digits and -; "
-            "make the certificate with `peer keygen`"
+            "certificate URI: expected spiffe://<federation>/peer/<peer_id>, or spiffe://<federation>/observer/<name> "
+            f"with a name of lower-case letters, digits and -, got {text[:120]!a}. Make the certificate with `peer "
+            "keygen`."
         )
     return match[1], int(match[2]) if match[2] else match[3]
 

@@ -98,14 +98,14 @@ class Timeouts(_Section):
         least = 4 * self.heartbeat_s
         if self.suspicion_s < least:
             raise ValueError(
-                f"found suspicion_s {self.suspicion_s:g} with heartbeat_s {self.heartbeat_s:g}; allowed: suspicion_s "
-                f"of at least 4 times heartbeat_s; raise suspicion_s to {least:g} or lower heartbeat_s"
+                f"expected suspicion_s of at least 4 times heartbeat_s, got suspicion_s {self.suspicion_s:g} with "
+                f"heartbeat_s {self.heartbeat_s:g}. Raise suspicion_s to {least:g} or lower heartbeat_s."
             )
         for name in ("suspicion_s", "idle_transfer_s"):
             if (found := getattr(self, name)) > self.round_deadline_s:
                 raise ValueError(
-                    f"found {name} {found:g} with round_deadline_s {self.round_deadline_s:g}; allowed: {name} of at most "
-                    f"round_deadline_s; lower {name} or raise round_deadline_s"
+                    f"expected {name} of at most round_deadline_s, got {name} {found:g} with round_deadline_s "
+                    f"{self.round_deadline_s:g}. Lower {name} or raise round_deadline_s."
                 )
         return self
 

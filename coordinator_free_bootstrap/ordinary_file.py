@@ -11,7 +11,7 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
-NO_FILE = "it is a pipe, a socket or a device; allowed: a file"
+NO_FILE = "expected a file, got a pipe, a socket or a device"
 TEXT_BYTES_MAX = 64 << 20  # of a text that is parsed whole, where its reader has no limit of its own
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -87,4 +87,4 @@ def text_of(path: Path | str, most: int = TEXT_BYTES_MAX) -> str:
 
 
 def _too_large(most: int) -> str:
-    return f"found more than {most} bytes; allowed: at most {most}"
+    return f"expected at most {most} bytes, got more"

@@ -36,7 +36,7 @@ def parse_rate(text: str, option: str) -> int:
     rate = round(float(found[1]) * _UNITS[found[2]]) if found and found[2] in _UNITS else 0
     if rate < RATE_MIN:
         raise ConfigError(
-            f"{option}: found {text!r}; allowed: bytes per second such as 2MB or 250kB, at least {RATE_MIN}"
+            f"{option}: expected bytes per second such as 2MB or 250kB, at least {RATE_MIN}, got {text!r}"
         )
     return rate
 
@@ -96,12 +96,12 @@ def check_limits(graph: Graph, peer_id: int, upload: int | None, download: int |
             max(least, UNDECLARED_FRAMES * graph.manifest.limits.frame_bytes_max),
         ),
     ):
-        allowed = min(lowest, declared or lowest)
-        if found is not None and found < allowed:
+        least_rate = min(lowest, declared or lowest)
+        if found is not None and found < least_rate:
             raise ConfigError(
-                f"{Option('limit')}: found {name} {found} bytes/s for {counted(degree, 'neighbor')}; allowed: at least "
-                f'{allowed}, or less with "{name}": {found} at node {peer_id} in the graph file of all peers, because '
-                "neighbors cancel slower transfers"
+                f'{Option("limit")}: expected at least {least_rate}, or less with "{name}": {found} at node {peer_id} in '
+                f"the graph file of all peers, got {name} {found} bytes/s for {counted(degree, 'neighbor')}. Neighbors "
+                "cancel slower transfers."
             )
 
 

@@ -56,15 +56,15 @@ def apply_settings(run: dict[str, Any], settings: Iterable[str]) -> dict[str, An
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
-            raise ConfigError(f"--set: found {shown(setting)}; allowed: key=value, for example run.clusters=4")
+            raise ConfigError(f"--set: expected key=value, for example run.clusters=4, got {shown(setting)}")
         if refused := gone(key, _value(text)):
             raise ConfigError("\n".join(f"--set {name}: {sentence}" for name, sentence in refused.items()))
         if not _is_known(key):
-            raise ConfigError(f"--set: found {shown(key)}; allowed: a key of the manifest ({near(key, known_keys())})")
+            raise ConfigError(f"--set: expected a key of the manifest, got {shown(key)} ({near(key, known_keys())})")
         _, *path = key.split(".", 2)
         target = result if len(path) == 1 else result.setdefault(path[0], {})
         if not isinstance(target, dict):
-            raise ConfigError(f"run.{path[0]}: found {shown(target)}; allowed: an object, to set {key} in it")
+            raise ConfigError(f"run.{path[0]}: expected an object, to set {key} in it, got {shown(target)}")
         target[path[-1]] = _value(text)
     return result
 

@@ -27,11 +27,11 @@ def loads(text: str) -> Any:
         if "\\ud" in text or "\\uD" in text:  # a lone surrogate can only come from an escape
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
-        raise ValueError("found JSON nested too deeply; allowed: a few levels; remove levels") from error
+        raise ValueError("expected JSON of a few levels, got one nested too deeply. Remove levels.") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"found no valid JSON ({error}); allowed: one JSON value") from error
+        raise ValueError(f"expected one JSON value, got no valid JSON ({error})") from error
     except UnicodeEncodeError as error:
-        raise ValueError("found an escape that is half of a surrogate pair; allowed: Unicode text") from error
+        raise ValueError("expected Unicode text, got an escape that is half of a surrogate pair") from error
     return value
 
 
@@ -103,9 +103,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"found the key {shown(twice)} twice in one object; allowed: once; remove one")
+        raise ValueError(f"expected each key once, got {shown(twice)} twice in one object. Remove one.")
     return result
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"found {name}; allowed: finite numbers")
+    raise ValueError(f"expected finite numbers, got {name}")

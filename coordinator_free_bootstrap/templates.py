@@ -27,9 +27,7 @@ def fill_template(template: str, what: str, **values: int) -> str:
         result = values[found[1]] + int(found[2] or 0)
         if result < 0:
             place = ", ".join(f"{name} {value}" for name, value in values.items())
-            raise GraphError(
-                f"{what}: found {template!r}, where {found[0]} is {result} for {place}; allowed: 0 or more"
-            )
+            raise GraphError(f"{what}: expected 0 or more, got {template!r}, where {found[0]} is {result} for {place}")
         return str(result)
 
     text = _PLACEHOLDER.sub(number, template)
@@ -37,6 +35,6 @@ def fill_template(template: str, what: str, **values: int) -> str:
         first, *others = values
         known = ", ".join([f"{{{first}}}", f"{{{first}+1}}", *(f"{{{name}}}" for name in others)])
         raise GraphError(
-            f"{what}: found {template!r}; allowed placeholders: {known}, with any whole number after + or -"
+            f"{what}: expected placeholders of {known}, with any whole number after + or -, got {template!r}"
         )
     return text

@@ -70,7 +70,7 @@ def load_object(value: str, named: Named) -> object:
     path_text, _, name = value.rpartition(":")
     path = Path(path_text)
     if not path.is_file():
-        raise named.error(f"{named.key}: found no file {path_text!r}; allowed: path/to/file.py:{named.form}")
+        raise named.error(f"{named.key}: expected path/to/file.py:{named.form}, got no file {path_text!r}")
     module_name = f"coordinator_free_file_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     if module_name not in sys.modules:
         _execute(path, module_name, named)
@@ -88,12 +88,12 @@ def load_object(value: str, named: Named) -> object:
 def _execute(path: Path, module_name: str, named: Named) -> None:
     if (size := path.stat().st_size) > FILE_BYTES_MAX:  # no Python code: Python reads it whole
         raise named.error(
-            f"{named.key}: {path} has {size} bytes; allowed: Python code of at most {FILE_BYTES_MAX} bytes; put data into "
-            "files of their own"
+            f"{named.key}: {path}: expected at most {FILE_BYTES_MAX} bytes of Python code, got {size}. Put data into "
+            "files of their own."
         )
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
-        raise named.error(f"{named.key}: found {path}; allowed: a Python file, whose name ends in .py")
+        raise named.error(f"{named.key}: expected a Python file, whose name ends in .py, got {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses and typing look up the module while it is executed
     if (beside := str(path.resolve().parent)) not in sys.path:

@@ -1,4 +1,4 @@
-"""Validation errors of pydantic as sentences: file, field, found value, allowed values."""
+"""Validation errors of pydantic as sentences: file, field, expected values, got value."""
 
 from __future__ import annotations
 
@@ -28,29 +28,30 @@ def sentences(error: ValidationError, model: type[BaseModel], data: object, pref
         data: the JSON value that was validated.
         prefix: dotted path of ``data`` in its file, for example ``"run"``.
     """
-    allowed: dict[str, list[str]] = {}
+    expected: dict[tuple[str, str], list[str]] = {}  # by field and what it holds; "": the rule is a whole sentence
     for item in error.errors(include_url=False, include_context=False):
         location, kind, message = item["loc"], item["type"], item["msg"]
         depth, value = _walk(data, location)
         if kind == "missing":
-            field, rule = f"{_dotted(prefix, location)}: found nothing", "this key is required"
+            field, got, rule = _dotted(prefix, location), "nothing", "this required key"
         elif kind == "value_error":  # a rule over several fields; its validator wrote the sentence
-            field, rule = _dotted(prefix, location), message.removeprefix("Value error, ")
+            field, got, rule = _dotted(prefix, location), "", message.removeprefix("Value error, ")
         else:
-            field = f"{_dotted(prefix, location[:depth])}: found {shown(value)}"
+            field, got = _dotted(prefix, location[:depth]), shown(value)
             rule = "an object" if kind in _OBJECT else message.removeprefix("Input should be ")
             if kind == "extra_forbidden":
                 if refused := gone(_dotted(prefix, location), value):
-                    allowed |= {key: [sentence] for key, sentence in refused.items()}
+                    expected |= {(key, ""): [sentence] for key, sentence in refused.items()}
                     continue
-                rule = f"no such key ({near(str(location[-1]), _fields_at(model, location[:-1]))})"
+                got += f" ({near(str(location[-1]), _fields_at(model, location[:-1]))})"
+                rule = "no such key"
         # pydantic reports each member of a union; they are alternatives of one field
-        rules = allowed.setdefault(field, [])
+        rules = expected.setdefault((field, got), [])
         if rule not in rules:
             rules.append(rule)
     return [
-        f"{field}; allowed: {' or '.join(rules)}" if ": found" in field else f"{field}: {rules[0]}"
-        for field, rules in allowed.items()
+        f"{field}: expected {' or '.join(rules)}, got {got}" if got else f"{field}: {rules[0]}"
+        for (field, got), rules in expected.items()
     ]
 
 
@@ -70,12 +71,13 @@ def near(key: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(matches)}?" if matches else f"known: {', '.join(names)}"
 
 
-def unknown_name(key: str, found: str, known: Iterable[str]) -> str:
-    """Return an error message for an unknown name: the key, what was found, the nearest known names, and all of them."""
+def unknown_name(key: str, got: str, known: Iterable[str], *others: str) -> str:
+    """Return an error message for an unknown name: the key, all known names and other forms, and the nearest names."""
     names = sorted(known)
-    matches = difflib.get_close_matches(found, names)
-    hint = f"; did you mean {' or '.join(matches)}?" if matches else ";"
-    return f"{key}: found {found!r}{hint} allowed: {', '.join(names) or 'none'}"
+    matches = difflib.get_close_matches(got, names)
+    hint = f" (did you mean {' or '.join(matches)}?)" if matches else ""
+    choices = [*names, *others]
+    return f"{key}: expected {'one of ' if choices else 'none'}{', '.join(choices)}, got {got!r}{hint}"
 
 
 def counted(count: int, noun: str) -> str:

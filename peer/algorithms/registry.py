@@ -92,7 +92,7 @@ def algorithm_named(name: str) -> type[Algorithm]:
     known = algorithms()
     if name in known:
         return known[name]
-    raise ConfigError(f"{unknown_name('run.algorithm', name, known)}; or your class as path/to/file.py:Class")
+    raise ConfigError(unknown_name("run.algorithm", name, known, "or your class as path/to/file.py:Class"))
 
 
 def _from_file(value: str) -> type[Algorithm]:

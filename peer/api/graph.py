@@ -65,7 +65,7 @@ class Graph(BaseGraph):
 
         >>> Graph.make("ring", peers=4, run={"round": 3})
         Traceback (most recent call last):
-        coordinator_free_bootstrap.errors.ConfigError: Graph.make: run.round: found 3; allowed: no such key (did you mean rounds?)
+        coordinator_free_bootstrap.errors.ConfigError: Graph.make: run.round: expected no such key, got 3 (did you mean rounds?)
         """
         manifest = run if isinstance(run, Manifest) else parse_manifest(_named(run or {}), "Graph.make")
         made = make_graph(

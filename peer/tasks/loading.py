@@ -152,7 +152,7 @@ def _entry_point(name: str) -> EntryPoint:
         if entry.name == name:
             return entry
     known = [*sources(), *installed_tasks()]
-    raise TaskError(f"{unknown_name('run.task', name, known)}; or your file as path/to/file.py:object")
+    raise TaskError(unknown_name("run.task", name, known, "or your file as path/to/file.py:object"))
 
 
 def _from_entry_point(manifest: Manifest) -> Task:

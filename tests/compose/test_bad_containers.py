@@ -14,7 +14,7 @@ BAD = {
     5: "/shards/peer-5.safetensors",
     6: "/state",
     7: "cannot listen on 0.0.0.0:7400",
-    9: "found 9; allowed: 0",  # a service for which the graph has no peer
+    9: "expected one of 0, 1, 2, 3, got 9",  # a service for which the graph has no peer
 }
 # The engine always mounts /proc, /sys and /dev/mqueue; they are kernel file systems and vanish with the container.
 WRITABLE = """

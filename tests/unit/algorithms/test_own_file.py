@@ -83,7 +83,7 @@ def test_a_class_without_a_name_has_that_of_the_class_and_a_file_is_executed_onc
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("none.py:Half", r"run\.algorithm: found no file 'none\.py'; allowed: path/to/file\.py:Class"),
+        ("none.py:Half", r"run\.algorithm: expected path/to/file\.py:Class, got no file 'none\.py'"),
         ("{}:Whole", r"found no 'Whole' in code/half\.py; give the name of a class, such as code/half\.py:Mine"),
         ("{}:text", r"code/half\.py:text: found a str; allowed: a subclass of peer\.Algorithm"),
         ("{}:Options", r"code/half\.py:Options: found Options; allowed: a subclass of peer\.Algorithm"),
@@ -121,7 +121,7 @@ def test_its_options_are_listed(file):
 
 
 def test_an_unknown_name_mentions_the_form_of_a_file():
-    with pytest.raises(ConfigError, match=r"or your class as path/to/file\.py:Class$"):
+    with pytest.raises(ConfigError, match=r"or your class as path/to/file\.py:Class, got"):
         graph_with("dfcaa")
 
 

@@ -89,7 +89,9 @@ def test_the_default_degree_grows_only_where_it_must():
 
 
 def test_no_connected_draw_is_an_error_with_a_remedy():
-    with pytest.raises(GraphError, match="no connected graph in 1000 draws from seed 1; allowed: a larger p or degree"):
+    with pytest.raises(
+        GraphError, match="expected a larger p or degree, got no connected graph in 1000 draws from seed 1"
+    ):
         make_graph("erdos-renyi", 6, p=0.0)
 
 
@@ -106,20 +108,20 @@ def test_the_manifest_is_kept():
 @pytest.mark.parametrize(
     ("kind", "peers", "parameters", "message"),
     [
-        ("hypercube", 8, {}, "kind: found 'hypercube'; allowed: ring, "),
-        ("ring", 1, {}, "peers: found 1; allowed: from 2"),
-        ("ring", 100_001, {}, "peers: found 100001"),
-        ("ring", 8, {"p": 0.5}, "ring: found p; allowed: no parameter"),
-        ("erdos-renyi", 8, {"p": 0.5, "degree": 3}, "found p and degree"),
-        ("erdos-renyi", 8, {"m": 2}, "erdos-renyi: found m; allowed: one of p, degree"),
-        ("erdos-renyi", 8, {"p": 1.5}, "p: found 1.5; allowed: from 0 to 1"),
-        ("erdos-renyi", 8, {"p": float("nan")}, "p: found nan"),
-        ("barabasi-albert", 8, {"m": 8}, "m: found 8; allowed: from 1 to 7"),
-        ("geometric", 8, {"radius": -1.0}, "radius: found -1"),
-        ("regular", 8, {"degree": 8}, "degree: found 8; allowed: from 1 to 7"),
-        ("regular", 8, {"degree": 2.5}, "degree: found 2.5; allowed: a whole number"),
-        ("regular", 7, {"degree": 3}, "degree: found 3; allowed: a whole number"),
-        ("torus", 7, {}, "torus: found 7 peers"),
+        ("hypercube", 8, {}, "kind: expected one of ring, "),
+        ("ring", 1, {}, "peers: expected a number from 2"),
+        ("ring", 100_001, {}, "to 100000, got 100001"),
+        ("ring", 8, {"p": 0.5}, "ring: expected no parameter, got p"),
+        ("erdos-renyi", 8, {"p": 0.5, "degree": 3}, "got p and degree"),
+        ("erdos-renyi", 8, {"m": 2}, "erdos-renyi: expected one of p, degree, got m"),
+        ("erdos-renyi", 8, {"p": 1.5}, "p: expected a number from 0 to 1 with 8 peers, got 1.5"),
+        ("erdos-renyi", 8, {"p": float("nan")}, ", got nan"),
+        ("barabasi-albert", 8, {"m": 8}, "m: expected a number from 1 to 7 with 8 peers, got 8"),
+        ("geometric", 8, {"radius": -1.0}, ", got -1"),
+        ("regular", 8, {"degree": 8}, "degree: expected a number from 1 to 7 with 8 peers, got 8"),
+        ("regular", 8, {"degree": 2.5}, "degree: expected a whole number, even with 8 peers, got 2.5"),
+        ("regular", 7, {"degree": 3}, "degree: expected a whole number, even with 7 peers, got 3"),
+        ("torus", 7, {}, "torus: expected rows times columns, both at least 2, got 7 peers"),
         ("ring", 3, {"address_template": "peer:7400"}, "each address once"),
         ("ring", 3, {"base_port": 65534}, "from 1 to 65535"),
     ],

@@ -106,13 +106,13 @@ def test_every_verb_has_help_with_an_example(verb):
     ("kind", "words"),
     [
         ("hypercube", "'hypercube'"),
-        ("ring:degree=3", "found degree"),
+        ("ring:degree=3", "got degree"),
         ("erdos-renyi:q=3", "expected KIND:KEY=VALUE.* got 'erdos-renyi:q=3'"),
         ("erdos-renyi:p=0.5,p=0.6", "each once"),
         ("erdos-renyi:", "expected KIND:KEY=VALUE"),
         ("expander:degree", "expected a number for degree, got ''"),
         ("ring:seed=1.5", "expected a whole number for seed, got '1.5'"),
-        ("geometric:radius=nan", "radius: found nan"),
+        ("geometric:radius=nan", "radius: expected .*, got nan"),
     ],
 )
 def test_a_wrong_kind_or_parameter_of_it_is_refused(kind, words):

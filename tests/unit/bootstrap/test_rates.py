@@ -41,7 +41,7 @@ def test_rates_are_read(text: str, rate: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "fast", "-2MB", "2MB/s", "1kB", "2Mbit", "1e6", "9" * 400 + "x"])
 def test_another_rate_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--limit: found .*; allowed: bytes per second such as 2MB"):
+    with pytest.raises(ConfigError, match=r"--limit: expected bytes per second such as 2MB.*, got .*"):
         parse_rate(text, "--limit")
 
 
@@ -49,7 +49,7 @@ def test_declared_limits_are_kept_in_the_graph_file_and_checked() -> None:
     graph = star(upload_limit=250_000, download_limit=500_000)
     assert parse_graph(dump_graph(graph)) == graph
     assert graph.digest == star().digest  # a peer may change them alone
-    with pytest.raises(GraphError, match="node 0: upload_limit: found 1999; allowed: bytes per second, 2000 or more"):
+    with pytest.raises(GraphError, match="node 0: upload_limit: expected bytes per second, 2000 or more, got 1999"):
         star(upload_limit=1_999)
 
 
@@ -120,7 +120,7 @@ def test_own_limits_that_neighbors_would_cut_off_are_refused() -> None:
         ConfigError, match=rf'--limit: .* at least {least}, or less with "upload_limit": 50000 at node 0'
     ):
         check_limits(star(), 0, 50_000, None)
-    with pytest.raises(ConfigError, match=r"--limit: found download_limit 2000000 .* at least 4194304"):
+    with pytest.raises(ConfigError, match=r"--limit: expected at least 4194304.*, got download_limit 2000000"):
         check_limits(star(), 0, None, 2_000_000)
     check_limits(star(upload_limit=50_000), 0, 50_000, None)
     with pytest.raises(ConfigError, match="at least 50000"):

@@ -73,11 +73,11 @@ def test_an_unknown_placeholder_in_an_address_is_refused():
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        ("h{id-1}:7400", r"\{id-1\} is -1 for id 0, port 7400; allowed: 0 or more"),
-        ("h{id+}:7400", "allowed placeholders"),
-        ("h{id+1.5}:7400", "allowed placeholders"),
-        ("h{id*2}:7400", "allowed placeholders"),
-        ("h{id:7400", "allowed placeholders"),
+        ("h{id-1}:7400", r"expected 0 or more, got .* \{id-1\} is -1 for id 0, port 7400"),
+        ("h{id+}:7400", "expected placeholders"),
+        ("h{id+1.5}:7400", "expected placeholders"),
+        ("h{id*2}:7400", "expected placeholders"),
+        ("h{id:7400", "expected placeholders"),
         ("h{id+70000}:{id+70000}", "from 1 to 65535"),
     ],
 )

@@ -221,9 +221,9 @@ def _vector_with_one_more_tensor(path):
     [
         ("peers=0", UsageError, "--set peers: expected .* got 0"),
         ("peers=x", UsageError, "--set peers: expected .* got 'x'"),
-        ("peers", ConfigError, "--set: found .peers.; allowed: key=value"),
+        ("peers", ConfigError, "--set: expected key=value.*, got .peers."),
         ("download=maybe", UsageError, "--set download: expected .* got 'maybe'"),
-        ("data_roots=x", ConfigError, "--set: found .data_roots."),
+        ("data_roots=x", ConfigError, "--set: expected .*, got .data_roots."),
         ("data_root=x", UsageError, "--set data_root: .*task 'digits' does not use it"),
     ],
 )

@@ -92,7 +92,7 @@ def test_every_table_of_the_papers_has_a_file():
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("peers = 8", "peers = 1", ["peers", "found 1", "greater than or equal to 2"]),
+        ("peers = 8", "peers = 1", ["peers", "got 1", "greater than or equal to 2"]),
         ("peers = 8", "peers = 8\ncolour = 1", ["colour", "no such key"]),
         ("rounds = 2", "rouns = 2", ["small.toml", "run.rouns", "did you mean rounds?"]),
         ("rounds = 2", "seed = 2", ["run.seed", "Each seed of the experiment sets it"]),
@@ -100,14 +100,14 @@ def test_every_table_of_the_papers_has_a_file():
         ('kind = "erdos-renyi"', 'kind = "geometric"', ["graph.p", "expected degree"]),
         ('kind = "erdos-renyi"', 'kind = "ring"', ["0 of p and degree"]),
         ('name = "local"', 'name = "DFCA-GI"', ["'DFCA-GI' 2 times", "each name once"]),
-        ("published = 93.7", "published = 937", ["case[0].published", "found 937"]),
+        ("published = 93.7", "published = 937", ["case[0].published", "got 937"]),
         ("[run]", "[run", ["not TOML"]),
         (LOCAL, DFCA % "warmup_round = 1", ["small.toml, case 'local'", "warmup_round", "warmup_rounds"]),
         ("[graph]", '[sweep]\nkey = "graph.kind"\nvalues = [1, 2]\n[graph]', ["sweep.key", "graph.kind"]),
         (
             "[graph]",
             '[sweep]\nkey = "graph.degree"\nvalues = [0, 3]\n[graph]',
-            ["sweep.values", "found 0", "greater than 0"],
+            ["sweep.values", "got 0", "greater than 0"],
         ),
         ("[graph]", '[sweep]\nkey = "run.rouns"\nvalues = [1, 2]\n[graph]', ["published value beside a sweep"]),
         (LOCAL, FEDSPD % "dp_epsilon = 1.0", ["small.toml, case 'local'", "min_cluster_samples"]),
@@ -216,7 +216,7 @@ def test_a_case_may_have_the_algorithm_of_a_file(small, tmp_path, monkeypatch):
     small.write_text(SMALL.replace('algorithm = "local"', 'algorithm = "half.py:Half"'))
     arguments = ["experiment", "run", str(small), "--out", "results", "--seeds", "1", "--case", "local"]
     missing = CliRunner().invoke(app, arguments)
-    assert "run.algorithm: found no file 'half.py'" in str(missing.exception)
+    assert "run.algorithm: expected path/to/file.py:Class, got no file 'half.py'" in str(missing.exception)
     (tmp_path / "half.py").write_text("import peer\n\n\nclass Half(peer.Algorithm):\n    pass\n")
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output

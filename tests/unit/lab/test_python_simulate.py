@@ -204,7 +204,7 @@ def test_a_notebook_shows_an_error_as_one_sentence_and_the_trace_on_request(monk
     wrong = "import peer; peer.Graph.make('ring', peers=3, run={'task': 'digitz'})"
     shell.run_cell(wrong)
     (lines,) = shown
-    assert lines[0].startswith("TaskError: run.task: found 'digitz'") and len(lines) == 2
+    assert lines[0].startswith("TaskError: run.task: expected ") and "got 'digitz'" in lines[0] and len(lines) == 2
     assert lines[1] == "(the whole trace: %env PEER_TRACEBACK=1)"
     monkeypatch.setenv("PEER_TRACEBACK", "1")
     shell.run_cell(wrong)

@@ -81,7 +81,7 @@ def test_an_unknown_case_is_refused_with_rows_and_columns(path):
     [
         ('name = "local"', 'name = "local"\npublished = 80.0', "published value beside settings"),
         ('name = "sparse"', 'name = "hard"', "'hard: ditto' 2 times"),
-        ('name = "sparse"', 'name = "sparse"\npeers = 3', "setting.*peers: found 3; allowed: no such key"),
+        ('name = "sparse"', 'name = "sparse"\npeers = 3', "setting.*peers: expected no such key, got 3"),
         ("local_epochs = 1", "local_epoch = 1", "sparse: ditto.*did you mean local_epochs"),
         ("local_epochs = 1", "seed = 1", "run.seed"),
     ],

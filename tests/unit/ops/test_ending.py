@@ -115,7 +115,7 @@ def test_after_an_error_a_peer_waits_for_sigterm_only_with_the_option(tmp_path, 
     save_graph(make_graph("ring", 3), tmp_path / "graph.json")
     process = Forked("run", "--id", 7, "--neighbors", "graph.json", "--state-dir", "s", "--stay", stay, cwd=tmp_path)
     try:
-        until(lambda: "found 7" in process.err.read_text(), "it says what is wrong")
+        until(lambda: "got 7" in process.err.read_text(), "it says what is wrong")
         if waits:
             until(lambda: "waiting for SIGTERM" in process.err.read_text(), "it waits")
             assert process.poll() is None

@@ -154,5 +154,5 @@ def test_data_that_cannot_be_given_are_refused(deploy, target, data, task, words
 
 
 def test_another_placeholder_is_refused(deploy):
-    with pytest.raises(GraphError, match=r"--data: found .*allowed placeholders: \{id\}, \{id\+1\}"):
+    with pytest.raises(GraphError, match=r"--data: expected placeholders of \{id\}, \{id\+1\}.*, got "):
         deploy("swarm", "--data", "/srv/{peer}", refused=True)

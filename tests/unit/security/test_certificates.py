@@ -108,7 +108,7 @@ def rewrite(files, **options):
         (swapped, "is not the key of"),
         (expired, "expired on .* UTC; make a new one"),
         (not_yet_valid, "valid only from .* clock"),
-        (too_large, "found more than 1048576 bytes"),
+        (too_large, "expected at most 1048576 bytes, got more"),
     ],
 )
 def test_damaged_key_files_are_an_identity_error(tmp_path, damage, sentence):
@@ -142,10 +142,10 @@ def test_allowed_modes_of_a_private_key(mode, own, mounted):
     [
         ([], "expected exactly one URI name in the certificate, got 0"),
         (["spiffe://lab/peer/1", "spiffe://lab/peer/2"], "expected exactly one URI name in the certificate, got 2"),
-        (["https://lab/peer/1"], "found 'https"),
-        (["spiffe://lab/peer/01"], "found 'spiffe"),
-        (["spiffe://lab/admin/1"], "found 'spiffe"),
-        (["spiffe://lab/observer/Laptop"], "found 'spiffe"),
+        (["https://lab/peer/1"], "got 'https"),
+        (["spiffe://lab/peer/01"], "got 'spiffe"),
+        (["spiffe://lab/admin/1"], "got 'spiffe"),
+        (["spiffe://lab/observer/Laptop"], "got 'spiffe"),
     ],
 )
 def test_certificate_without_exactly_one_spiffe_name_is_refused(uris, sentence):
@@ -165,7 +165,7 @@ def test_pin_writes_keys_at_their_subjects_and_keeps_old_ones_on_rotation(tmp_pa
     assert pin(both, [second]).node(0).pins == (second.fingerprint,)
     save_graph(both, tmp_path / "g.json")
     assert load_graph(tmp_path / "g.json") == both
-    with pytest.raises(GraphError, match="found 5; allowed: at most 4"):
+    with pytest.raises(GraphError, match="expected at most 4, got 5"):
         for _ in range(3):
             both = pin(both, [make_certificate("federation", 0)[1]], rotate=True)
 
@@ -206,9 +206,9 @@ def test_keygen_and_graph_pin_commands(tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"certificates": ("a b",)}, "node 0: certificates: found"),
+        ({"certificates": ("a b",)}, "node 0: certificates: expected base64"),
         ({"certificates": ("A" * 8193,)}, "up to 8192 characters"),
-        ({"certificates": ("AA==",) * 5}, "certificates: found 5; allowed: at most 4"),
+        ({"certificates": ("AA==",) * 5}, "certificates: expected at most 4, got 5"),
     ],
 )
 def test_invalid_certificates_in_a_graph_file_are_refused(change, sentence):
@@ -220,9 +220,9 @@ def test_invalid_observers_in_a_graph_file_are_refused():
     from coordinator_free_bootstrap import Observer
 
     for observers, sentence in (
-        ((Observer("a"), Observer("a")), "found .a. 2 times"),
+        ((Observer("a"), Observer("a")), "got .a. 2 times"),
         ((Observer("A b"),), "lower-case letters"),
-        (tuple(Observer(f"o{i}") for i in range(257)), "found 257; allowed: at most 256"),
+        (tuple(Observer(f"o{i}") for i in range(257)), "expected at most 256, got 257"),
         ((Observer("a", ("x",)),), "observer .a.: pins"),
     ):
         with pytest.raises(GraphError, match=sentence):

@@ -128,8 +128,8 @@ def test_a_shard_file_replaces_the_data_of_the_task(mine, tmp_path):
         ("mine.py:number", {}, "got a int"),
         ("mine.py:task", {"width": 3}, "expected none for .*, which is an object, got "),
         ("mine.py:Mine", {"depth": 3}, "cannot be made"),
-        ("missing.py:task", {}, "found no file"),
-        ("data.txt:task", {}, "allowed: a Python file"),
+        ("missing.py:task", {}, "got no file"),
+        ("data.txt:task", {}, "expected a Python file"),
         ("broken.py:task", {}, r"found ModuleNotFoundError.*broken.py, line 1\)"),
         ("half.py:Half", {}, "abstract"),
         (
@@ -137,9 +137,9 @@ def test_a_shard_file_replaces_the_data_of_the_task(mine, tmp_path):
             {"width": 3},
             r"cannot be made with task_options .*: found ValueError: too narrow \(.*picky.py, line 21\)",
         ),
-        ("unknown-task", {}, "linear, mnist, tabular; or your file"),
+        ("unknown-task", {}, "linear, mnist, tabular, or your file"),
         ("picky.py:Picky", {"width": 3}, "cannot be made with task_options .*: found ValueError: too narrow"),
-        ("unknown-task", {}, "allowed: cifar10.*; or your file"),
+        ("unknown-task", {}, "expected one of cifar10.*, or your file"),
     ],
 )
 def test_wrong_tasks_are_task_errors(mine, monkeypatch, name, options, words):

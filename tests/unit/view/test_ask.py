@@ -97,15 +97,15 @@ def test_before_it_has_met_a_neighbor_none_is_alive():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"round_index": None}, "round_index: found null; allowed: a valid integer"),
-        ({"round_index": "7"}, 'round_index: found "7"; allowed: a valid integer'),
-        ({"round_index": -1}, "round_index: found -1; allowed: greater than or equal to 0"),
-        ({"metric": ACCURACY | {"value": math.nan}}, "metric.value: found NaN"),
-        ({"neighbors": ["1"]}, "neighbors: found a list; allowed: an object"),
+        ({"round_index": None}, "round_index: expected a valid integer, got null"),
+        ({"round_index": "7"}, 'round_index: expected a valid integer, got "7"'),
+        ({"round_index": -1}, "round_index: expected greater than or equal to 0, got -1"),
+        ({"metric": ACCURACY | {"value": math.nan}}, "metric.value: expected a finite number, got NaN"),
+        ({"neighbors": ["1"]}, "neighbors: expected an object, got a list"),
         ({"neighbors": {"1": "\u202ealive"}}, "neighbors"),
-        ({"stage": "x" * 4000}, "stage: found"),
-        ({"waiting_s": 1e300}, "waiting_s: found 1e+300; allowed: less than or equal to 1000000000"),
-        ({"storage_error": "x" * 5000}, "storage_error: found"),
+        ({"stage": "x" * 4000}, "stage: expected"),
+        ({"waiting_s": 1e300}, "waiting_s: expected less than or equal to 1000000000, got 1e+300"),
+        ({"storage_error": "x" * 5000}, "storage_error: expected"),
         ({"peer_id": 4}, "peer_id: expected 3, the peer that was asked, got 4"),
     ],
 )
@@ -119,7 +119,7 @@ def test_an_answer_that_is_no_status_is_one_sentence(changes, words):
 
 @pytest.mark.parametrize("missing", sorted(STATUS))
 def test_a_missing_key_is_named(missing):
-    with pytest.raises(RemoteProtocolError, match=f"{missing}: found nothing"):
+    with pytest.raises(RemoteProtocolError, match=f"{missing}: expected this required key, got nothing"):
         read_status({key: value for key, value in STATUS.items() if key != missing})
 
 

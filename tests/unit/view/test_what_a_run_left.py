@@ -176,7 +176,7 @@ def test_models_and_summaries_with_nan_give_valid_json(run_directory):
         '{"status": "completed", "loss": NaN, "run_seconds": Infinity}'
     )
     values = report_of(run_directory)
-    assert any("summary.json: not used: loss: found NaN" in note for note in values["warnings"])
+    assert any("summary.json: not used: loss: expected a finite number, got NaN" in note for note in values["warnings"])
     assert values["peers"][1]["metric_value"] == 0.91  # of the end line
     assert any("values that are not finite: not part of the consensus distance" in note for note in values["notes"])
 

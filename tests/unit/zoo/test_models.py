@@ -57,7 +57,7 @@ def test_torchvision_models_by_name(name, shape):
 @pytest.mark.parametrize(
     ("name", "shape", "options", "words"),
     [
-        ("resnet", GREY, {}, "found 'resnet'.* allowed: dfca_cnn"),
+        ("resnet", GREY, {}, "expected one of dfca_cnn.*got 'resnet'"),
         ("mlp", GREY, {"width": 3}, "model_options.width"),
         ("mlp", GREY, {"hidden": 0}, "model_options.hidden"),
         ("mlp", GREY, {"hidden": True}, "model_options.hidden"),

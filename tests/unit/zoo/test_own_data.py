@@ -165,7 +165,7 @@ def test_wrong_options_are_refused():
         peer.Data(X, Y, missing="drop")
     with pytest.raises(TaskError, match="kind: expected classification or regression, got 'classes'"):
         peer.Data(X, Y, kind="classes")
-    with pytest.raises(TaskError, match=r"run\.split: found 'dirichle'"):
+    with pytest.raises(TaskError, match=r"run\.split: expected .*, got 'dirichle'"):
         peer.Data(X, Y).dealt(Manifest(split="dirichle"), 4)
     with pytest.raises(TaskError, match="square images"):
         peer.Data(X, Y).dealt(Manifest(), 4).load_shard(1)

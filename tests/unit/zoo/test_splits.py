@@ -267,7 +267,7 @@ def test_sizes_and_validation_share_are_applied(name):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("rotated", {}, "found 'rotated'.* allowed: by_column, dirichlet"),
+        ("rotated", {}, "expected one of by_column, dirichlet.*got 'rotated'"),
         ("rotated_hard", {"k": 3}, "1, 2 or 4"),
         ("rotated_hard", {"clusters": 2}, "split_options.clusters"),
         ("rotated_hard", {"rotations": [0, 45]}, "rotations"),

@@ -14,12 +14,14 @@ from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.options import fields_of
 from peer.bed.api.testbed import Testbed
 from peer.bed.options import BedOptions, bed_options
+from peer.bed.verbs.testbed import IN_SETTINGS
 from peer.cli.main import app
 from peer.runtime.assembly import LocalSettings
 from peer.runtime.local_options import IN_FILE, LocalOptions, complete_options, limits_form, listen_address, log_form
 from peer.runtime.options_file import options_in
 
 DECLARED = {"run": LocalOptions, "testbed": BedOptions}
+ELSEWHERE = {"run": IN_FILE, "testbed": IN_SETTINGS}  # keys of --options FILE and of --set
 HELP = Path(__file__).parent / "help"  # written by: COLUMNS=110 TERM=dumb peer VERB --help > VERB.txt
 
 
@@ -35,7 +37,7 @@ def test_help_is_as_recorded(verb):
 def test_each_declared_option_is_an_option_of_the_command_with_its_default(verb, declared):
     parameters = {each.name: each for each in get_command(app).get_command(None, verb).params}
     for name, field in fields_of(declared).items():
-        if verb == "run" and name in IN_FILE:
+        if name in ELSEWHERE[verb]:
             assert name not in parameters
             continue
         option = parameters[name]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from coordinator_free_bootstrap.errors import GraphError
+from coordinator_free_bootstrap.errors import GraphError, Option, UsageError
 from coordinator_free_bootstrap.graph import Graph, Node
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.mixing import spectral_gap
@@ -59,6 +59,7 @@ _ALLOWED: dict[Kind, tuple[str, ...]] = {
 }
 KIND_KEYS: dict[str, type[int] | type[float]] = {"seed": int, "p": float, "m": int, "degree": float, "radius": float}
 REWIRED = 0.1  # share of the edges of a small world that are rewired, without p
+BASE_PORT = 7400  # of peer 0
 DEGREE = 4  # without a parameter: few messages, and a small set of peers is still connected
 
 
@@ -68,7 +69,7 @@ def make_graph(
     *,
     seed: int = 1,
     manifest: Manifest | None = None,
-    base_port: int = 7400,
+    base_port: int | None = None,
     address_template: str = "127.0.0.1:{port}",
     p: float | None = None,
     m: int | None = None,
@@ -86,7 +87,7 @@ def make_graph(
         peers: number of peers, with ids from 0.
         seed: of the graph; the seed of the run is the manifest key ``seed``.
         manifest: settings of the run; default: every key at its default.
-        base_port: ``{port}`` in the template becomes base_port + peer id.
+        base_port: ``{port}`` in the template becomes base_port + peer id. Default: `BASE_PORT`.
         address_template: address of a peer, such as ``peer-{id}:7400``; placeholders ``{id}``, ``{id+N}``, ``{id-N}`` with any
             whole number N, and the same with ``port``.
         p: erdos-renyi: probability of each edge; small-world: share of the ring's edges that are rewired (0.1).
@@ -97,7 +98,12 @@ def make_graph(
 
     Raises:
         GraphError: a parameter is out of range or unknown to this kind, or no draw is connected.
+        UsageError: base_port has no effect, since the template does not use it.
     """
+    if base_port is not None and "{port" not in address_template:
+        raise UsageError(
+            f"{Option('base_port')}: expected {{port}} in {Option('address_template')} with it, got {address_template!r}"
+        )
     if kind not in KINDS:
         raise GraphError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     if not 2 <= peers <= PEERS_MAX:
@@ -106,8 +112,9 @@ def make_graph(
         degree = default_degree(kind, peers)
     shape = Shape(p, m, degree, radius)
     _check_shape(kind, peers, shape)
+    first_port = BASE_PORT if base_port is None else base_port
     nodes = tuple(
-        Node(i, fill_template(address_template, "address template", id=i, port=base_port + i)) for i in range(peers)
+        Node(i, fill_template(address_template, "address template", id=i, port=first_port + i)) for i in range(peers)
     )
     draws = DRAWS_MAX if kind in _ALLOWED else 1
     wanted = EXPANDER_DRAWS if kind == "expander" else 1

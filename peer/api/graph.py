@@ -40,6 +40,7 @@ class Graph(BaseGraph):
         m: int | None = None,
         degree: float | None = None,
         radius: float | None = None,
+        base_port: int | None = None,
         address_template: str = "127.0.0.1:{port}",
         run: Mapping[str, Any] | Manifest | None = None,
     ) -> Self:
@@ -54,14 +55,15 @@ class Graph(BaseGraph):
             m: barabasi-albert: edges per new peer.
             degree: average degree, in place of p, m or radius. Default: 4, more where so many peers would not be connected.
             radius: geometric: radius in the unit square within which peers are neighbors.
-            address_template: address of peer i; placeholders ``{id}``, ``{id+N}``, ``{id-N}``, and ``{port}``, 7400 + id.
+            base_port: ``{port}`` is base_port + i. Default: 7400.
+            address_template: address of peer i; placeholders ``{id}``, ``{id+N}``, ``{id-N}``, and the same with ``port``.
             run: manifest keys (`peer graph keys` lists them): ``{"rounds": 12, "timeouts": {"suspicion_s": 3}}``. The value of
                 ``algorithm`` may be an own subclass of `Algorithm`; ``options`` are then its options.
 
         Raises:
             GraphError: a parameter is out of range or unknown to this kind, or no draw is connected.
             ConfigError, TaskError: a key, or the name of an algorithm, task, split or model is wrong.
-            UsageError: a key in ``run`` has no effect.
+            UsageError: a key in ``run``, or ``base_port``, has no effect.
 
         >>> Graph.make("ring", peers=4, run={"round": 3})
         Traceback (most recent call last):
@@ -73,6 +75,7 @@ class Graph(BaseGraph):
             peers,
             seed=seed,
             manifest=manifest,
+            base_port=base_port,
             address_template=address_template,
             p=p,
             m=m,

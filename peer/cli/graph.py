@@ -69,14 +69,11 @@ def make(
         raise UsageError(
             f"--out: expected a new file, got {out}, which may have pinned keys. Delete it, or name another."
         )
-    if base_port is not None:
-        if "{port}" not in address_template:
-            raise UsageError(f"--base-port: expected {{port}} in --address-template with it, got {address_template!r}")
-        address_template = address_template.replace("{port}", f"{{id+{base_port}}}")
     given = settings or []
     graph = Graph.make(
         **kind_named(kind),
         peers=peers,
+        base_port=base_port,
         address_template=address_template,
         run=parse_manifest(apply_settings({}, given), "--set"),
     )

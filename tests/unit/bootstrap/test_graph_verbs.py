@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap import load_graph, make_graph, parse_graph, parse_manifest, save_graph
-from coordinator_free_bootstrap.errors import ConfigError, GraphError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, GraphError, UsageError, names_for
 from peer.cli.graph import app
 
 
@@ -86,7 +86,12 @@ def test_a_base_port_stands_in_the_addresses(tmp_path):
     invoke("make", "--kind", "ring", "--peers", 3, "--base-port", 9000, "--out", tmp_path / "g.json")
     graph = load_graph(tmp_path / "g.json")
     assert [node.address for node in graph.nodes] == [f"127.0.0.1:{9000 + i}" for i in range(3)]
-    with pytest.raises(UsageError, match=r"--base-port: expected \{port\} in --address-template"):
+    shifted = json.loads(invoke("make", "--base-port", 9000, "--address-template", "h:{port+5}").stdout)
+    assert shifted["nodes"][1]["address"] == "h:9006"
+    with (
+        names_for("command line"),
+        pytest.raises(UsageError, match=r"--base-port: expected \{port\} in --address-template"),
+    ):
         invoke("make", "--base-port", 9000, "--address-template", "peer-{id}:7400")
 
 

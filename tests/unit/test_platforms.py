@@ -76,5 +76,5 @@ except Exception as error:
     print(type(error).__name__, error)
 """
     found = python(program, tmp_path / "run")
-    sentence = f"UsageError {what}: found {sys.platform}, which lacks the file locks and signals that a peer needs"
+    sentence = f"UsageError {what}: expected Linux or macOS, got {sys.platform}, which lacks the file locks and signals"
     assert found.stdout.startswith(sentence), found.stdout + found.stderr

@@ -14,6 +14,12 @@ GONE = {
     "run.learning_rate_decay_rounds": "Set run.learning_rate_decay to [factor, rounds].",
     "run.final.decay_epochs": "Set run.final.decay to [factor, epochs].",
     "run.allow_disconnected": "Make a graph file of each connected part; only algorithm local runs on several parts.",
+    "run.timeouts.heartbeat_s": (
+        "It is a fifth of run.timeouts.suspicion_s. Set run.timeouts.suspicion_s to 5 times it, or remove it."
+    ),
+    "run.timeouts.idle_transfer_s": (
+        "It is twice run.timeouts.suspicion_s. Set run.timeouts.suspicion_s to half of it, or remove it."
+    ),
     "run.limits.concurrent_receives": "2 models are received at a time in every run. Remove it.",
     "run.limits.rounds_ahead": "A neighbor may be 2 rounds ahead in every lockstep run. Remove it.",
     "run.limits.models_per_round": (

@@ -41,8 +41,6 @@ RUN: dict[str, Any] = {
     "rounds": 4,
     "fold_order": "arrival",
     "local_epochs": 1,
-    # No timer fires during a test, so every change of state is caused by the attacker.
-    "timeouts": {"heartbeat_s": 100.0, "suspicion_s": 400.0, "idle_transfer_s": 10.0, "round_deadline_s": 600.0},
 }
 
 
@@ -231,6 +229,16 @@ class _TerminatedTls:
         return None
 
 
+class _StoppedClock(AsyncioWorld):
+    """A world in which no time passes for the engine, so that every change of state is caused by the attacker."""
+
+    def now(self) -> float:
+        return 1000.0
+
+    def set_timer(self, at: float) -> None:
+        pass
+
+
 @asynccontextmanager
 async def under_attack(
     directory: Path, run: dict[str, Any] | None = None, *, plaintext: bool = False
@@ -248,7 +256,7 @@ async def under_attack(
     graph = pin(Graph(nodes, ((0, 1), (0, 2), (2, 3)), manifest), [pair.certificate for pair in pairs.values()])
     tls = MutualTls(graph, 0, pairs[0])
     parts = assemble(0, graph, LocalSettings(directory))
-    world = AsyncioWorld(parts, _TerminatedTls(tls) if plaintext else tls)  # type: ignore[arg-type]
+    world = _StoppedClock(parts, _TerminatedTls(tls) if plaintext else tls)  # type: ignore[arg-type]
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(world.run(listening.set_result))
     try:

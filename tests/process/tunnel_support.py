@@ -25,7 +25,7 @@ from peer.wire.server import PeerServer
 from peer.wire.switchboard import Switchboard
 
 RELAY, LEFT, RIGHT, NEIGHBOR, STRANGER = range(5)
-RUN = {"timeouts": {"heartbeat_s": 0.5, "suspicion_s": 5.0}, "limits": LIMITS.model_dump()}
+RUN = {"timeouts": {"suspicion_s": 5.0}, "limits": LIMITS.model_dump()}
 
 
 def key_of(subject: int | str) -> KeyPair:

@@ -111,12 +111,9 @@ class Timeouts(_Section):
 
 
 class Limits(_Section):
-    """Limits on messages from a neighbor; tests cover each limit and one past it (see proto/WIRE.md)."""
+    """Limits on models of neighbors; tests cover each limit and one past it (see proto/WIRE.md)."""
 
-    frame_bytes_max: int = Field(1 << 20, ge=1 << 10, le=3 << 20, description="payload bytes in one frame")
     model_bytes_max: int = Field(8 << 30, ge=1, description="encoded bytes of one model")
-    streams_per_neighbor: int = Field(8, ge=1, le=256, description="open pushes and pulls of one neighbor")
-    requests_per_second: float = Field(200.0, gt=0, description="rate limit per neighbor; bursts of up to 5 s")
     kept_bytes_max: int = Field(
         1 << 30, ge=1, description="memory for arrivals that wait for the round's close, as a trimmed mean needs them"
     )

@@ -16,8 +16,8 @@ import grpc.aio
 
 from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
-from peer.wire.limits import CallerLimits
+from coordinator_free_bootstrap.manifest import Timeouts
+from peer.wire.limits import CallerLimits, WireLimits
 
 Identify: TypeAlias = Callable[[Any], Subject | None]
 CANCEL_DELAY_S = 0.1  # gRPC reports a broken connection as the end of the stream and cancels the call a moment later
@@ -36,7 +36,7 @@ class AccessControl:
     """Access control of one server.
 
     Args:
-        limits: of the manifest.
+        limits: of messages and models.
         timeouts: of the manifest.
         identify: see `PeerServer`.
         refused: counts a refusal; the caller is None where it is unknown.
@@ -44,7 +44,7 @@ class AccessControl:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         identify: Identify | None,
         refused: Callable[[int | None, Refusal], None],

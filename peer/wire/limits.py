@@ -1,4 +1,4 @@
-"""Limits of one caller: messages per second, open streams, requests that are being received.
+"""Limits of the wire, and how those of one caller are kept: messages per second, open streams, requests being received.
 
 A caller is an authenticated peer or observer, or a connection where the transport is plaintext.
 """
@@ -11,11 +11,34 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits
+from coordinator_free_bootstrap.manifest import Limits, Manifest
+from coordinator_free_bootstrap.rates import FRAME_BYTES_MAX
 
-BURST_S = 5.0  # the token bucket holds this many seconds of `limits.requests_per_second`
+BURST_S = 5.0  # the token bucket holds this many seconds of `WireLimits.requests_per_second`
 REQUESTS_MAX = 16  # a neighbor has at most a hello, a heartbeat, a control message and a status in flight, and retries
 CALLERS_MAX = 4096  # callers kept; beyond it those with nothing open are dropped
+
+
+@dataclass(frozen=True)
+class WireLimits:
+    """What a peer takes from its callers. All but the size of a model is the same in every run; tests and benchmarks vary it.
+
+    Attributes:
+        frame_bytes_max: payload bytes in one frame; throughput stops growing there.
+        streams_per_neighbor: open pushes, pulls and watches of one caller: k slots and a watch.
+        requests_per_second: messages of one caller, in bursts of up to `BURST_S`.
+        model_bytes_max: encoded bytes of one model, ``run.limits.model_bytes_max``.
+    """
+
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    streams_per_neighbor: int = 8
+    requests_per_second: float = 200.0
+    model_bytes_max: int = Limits().model_bytes_max
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> WireLimits:
+        """Return the limits of a run."""
+        return cls(model_bytes_max=manifest.limits.model_bytes_max)
 
 
 @dataclass(slots=True)
@@ -29,11 +52,11 @@ class CallerLimits:
     """Count the messages and open streams of each caller.
 
     Args:
-        limits: of the manifest.
+        limits: of messages and streams.
         clock: monotonic seconds.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: WireLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
         self._callers: dict[int | str, _Caller] = {}
@@ -45,7 +68,7 @@ class CallerLimits:
         caller.tokens = min(rate * BURST_S, caller.tokens + rate * (now - caller.refilled_at))
         caller.refilled_at = now
         if caller.tokens < 1:
-            sentence = f"found more than {rate:g} messages per second (limits.requests_per_second); send again later"
+            sentence = f"expected at most {rate:g} messages per second, got more. Send again later."
             raise RemoteProtocolError(RefusalCode.RATE_LIMITED, sentence)
         caller.tokens -= 1
 
@@ -71,8 +94,7 @@ class CallerLimits:
     def _count(self, key: int | str, what: str, allowed: int) -> Iterator[None]:
         open_now = self._caller(key, self._clock()).open
         if open_now[what] >= allowed:
-            source = "" if what == "requests in flight" else " (limits.streams_per_neighbor)"
-            sentence = f"found more than {allowed} {what}{source}; send again later"
+            sentence = f"expected at most {allowed} {what}, got more. Send again later."
             raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
         open_now[what] += 1
         try:

@@ -20,7 +20,7 @@ from peer.wire.pacing import Pacing
 pytestmark = pytest.mark.process
 
 Make = Callable[..., Bed]
-MANIFEST = Manifest(limits=LIMITS, timeouts=TIMEOUTS)
+MANIFEST = Manifest(timeouts=TIMEOUTS)
 
 
 def pacing(peer_id: int, **limits: int) -> Pacing:

@@ -83,12 +83,14 @@ class Company:
         neighbors = self._state.neighbors.values()
         return "; ".join(f"peer {each.id} {each.refusal or each.liveness.state}" for each in neighbors)
 
-    # ---- the rule never_alone -------------------------------------------------------------------------------------------
+    # ---- wait_for = "never_alone" ----------------------------------------------------------------------------------------
 
     def note(self, now: float) -> None:
         """Note since when no neighbor is live; called after every event."""
         state = self._state
-        waits = state.manifest.start.rule == "never_alone" and state.neighbors and state.plan.steps and not state.live()
+        waits = (
+            state.manifest.start.wait_for == "never_alone" and state.neighbors and state.plan.steps and not state.live()
+        )
         if (
             not waits
             or state.round.index >= state.manifest.rounds
@@ -114,7 +116,7 @@ class Company:
         if until is None or now < until:
             return ""
         wait_s = self._state.manifest.start.deadline_s
-        return f"no neighbor was live for {wait_s:g} s, and run.start.rule is never_alone ({self._absent()})"
+        return f"no neighbor was live for {wait_s:g} s, and run.start.wait_for is never_alone ({self._absent()})"
 
     def waits_until(self) -> float | None:
         """Return when a wait for any neighbor ends this peer; None if it does not wait."""

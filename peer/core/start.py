@@ -38,20 +38,19 @@ class Start:
         return (self._began_at or 0.0) + wait_s
 
     def is_refused(self) -> bool:
-        """Return whether every neighbor has refused this peer, and no rule lets it train alone; log it."""
+        """Return whether every neighbor has refused this peer, and run.start.wait_for does not let it train alone; log it."""
         state = self._state
-        if state.manifest.start.rule == "deadline" or not state.refused_by_all():
+        if state.manifest.start.wait_for == "deadline" or not state.refused_by_all():
             return False
         reasons = "; ".join(f"peer {n}: {neighbor.refusal}" for n, neighbor in state.neighbors.items())
-        state.log("error", f'refused by all neighbors; run.start.rule = "deadline" would train alone: {reasons}')
+        state.log("error", f'refused by all neighbors; run.start.wait_for = "deadline" would train alone: {reasons}')
         return True
 
     def may_begin(self, now: float) -> bool:
-        """Return whether the start rule is met, or the wait is over; log who is absent then."""
+        """Return whether enough neighbors are met, or the wait is over; log who is absent then."""
         state, absent = self._state, self._company.absent_at_start(now)
-        start, count = state.manifest.start, len(state.neighbors)
-        met = count - len(absent)
-        enough = met == count or (start.rule == "quorum" and met >= start.quorum * count)
+        count = len(state.neighbors)
+        enough = count - len(absent) >= state.manifest.start.share * count
         if not enough and (now < self.deadline or self._company.is_awaited()):
             return False
         if absent:

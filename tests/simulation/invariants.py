@@ -156,7 +156,7 @@ class Checker:
         """A process is gone."""
         self.world.ended(process)
         del self.shadows[process]
-        gave_up = process.ended_as == "alone" and self.world.manifest.start.rule == "never_alone"
+        gave_up = process.ended_as == "alone" and self.world.manifest.start.wait_for == "never_alone"
         if process.ended_as in ("completed", "alone") and not gave_up:
             self.final[process.peer_id] = [
                 process.workspace.models.model(s) for s in range(len(process.workspace.models))

@@ -33,18 +33,19 @@ import numpy.typing as npt
 from record import new_parser, record
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.core import messages
 from peer.core.arrivals import Arrival
 from peer.core.averaging import fold
 from peer.core.encoding import Payload, decode, encode
 from peer.core.schema import Schema, TensorSpec
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.round_ring import RoundRing
 from peer.wire.server import PeerServer
 
 FRAME_SIZES = {"256 KiB": 256 << 10, "1 MiB": 1 << 20, "3 MiB": 3 << 20}
-LIMITS, TIMEOUTS = Limits(), Timeouts()
+LIMITS, TIMEOUTS = WireLimits(), Timeouts()
 MEGABYTE = 1_000_000
 TARGETS = {"grpc": 0.8, "tcp": 0.25, "memory": 1.3}
 

@@ -113,7 +113,7 @@ _CAUSES = {
     RefusalCode.NORM_BOUND: "a model beyond screening.norm_bound",
     RefusalCode.LABEL_CONFLICT: "a model that fits another center than the one of its tag",
     RefusalCode.TOO_MANY_STREAMS: "too many streams or requests at once",
-    RefusalCode.RATE_LIMITED: "more messages than limits.requests_per_second",
+    RefusalCode.RATE_LIMITED: "more messages per second than a caller may send",
     RefusalCode.TOO_SLOW: "a request or transfer beyond its time limit",
     RefusalCode.SHUTTING_DOWN: "the receiver is leaving",
 }

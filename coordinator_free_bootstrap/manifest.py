@@ -71,17 +71,20 @@ class _Section(BaseModel):
 class StartRule(_Section):
     """When a peer starts its first round; each peer decides by itself."""
 
-    rule: Literal["all", "quorum", "deadline", "never_alone"] = Field(
+    wait_for: Literal["all", "deadline", "never_alone"] | Annotated[float, Field(gt=0, le=1)] = Field(
         "all",
-        description="wait for all neighbors or a quorum of them, until the deadline; 'deadline': also where all neighbors "
-        "refuse this peer; 'never_alone': then for any one, also later in the run, and end after deadline_s without one",
+        description="wait until the deadline for all neighbors, or for a share of them such as 0.5; 'deadline': for all, and "
+        "begin then even if all refuse this peer; 'never_alone': for all, then for any one, also later in the run, and end after "
+        "deadline_s without one",
     )
-    quorum: Annotated[
-        float, EffectiveWhen(lambda r: r.run.start.rule == "quorum", lambda r: f"run.start.rule is {r.run.start.rule}")
-    ] = Field(0.5, gt=0, le=1, description="share of the neighbors for the rule 'quorum'")
     deadline_s: float = Field(
         600.0, gt=0, description="start after this many seconds with the neighbors that are alive"
     )
+
+    @property
+    def share(self) -> float:
+        """Share of the neighbors that is enough to begin before the deadline."""
+        return 1.0 if isinstance(self.wait_for, str) else self.wait_for
 
 
 class Timeouts(_Section):
@@ -111,12 +114,9 @@ class Timeouts(_Section):
 
 
 class Limits(_Section):
-    """Limits on messages from a neighbor; tests cover each limit and one past it (see proto/WIRE.md)."""
+    """Limits on models of neighbors; tests cover each limit and one past it (see proto/WIRE.md)."""
 
-    frame_bytes_max: int = Field(1 << 20, ge=1 << 10, le=3 << 20, description="payload bytes in one frame")
     model_bytes_max: int = Field(8 << 30, ge=1, description="encoded bytes of one model")
-    streams_per_neighbor: int = Field(8, ge=1, le=256, description="open pushes and pulls of one neighbor")
-    requests_per_second: float = Field(200.0, gt=0, description="rate limit per neighbor; bursts of up to 5 s")
     kept_bytes_max: int = Field(
         1 << 30, ge=1, description="memory for arrivals that wait for the round's close, as a trimmed mean needs them"
     )

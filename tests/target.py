@@ -32,6 +32,7 @@ from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.world import AsyncioWorld
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
+from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE
 from peer.wire.security import MutualTls
 
@@ -157,7 +158,7 @@ class Target:
     async def push_good(self, index: int = 0) -> peer_pb2.PushReply:
         """Push one good model as the good neighbor."""
         model = self.model()
-        chunks = frames.model_frames(model.view(np.uint8), self.graph.manifest.limits.frame_bytes_max)
+        chunks = frames.model_frames(model.view(np.uint8), self.world.limits.frame_bytes_max)
         messages = [convert.pack_header(self.header(GOOD, index=index)), *(frame for frame, _size in chunks)]
         async with self.channel(GOOD) as channel:
             return peer_pb2.PushReply.FromString(await push(channel, messages))
@@ -233,13 +234,18 @@ class _TerminatedTls:
 
 @asynccontextmanager
 async def under_attack(
-    directory: Path, run: dict[str, Any] | None = None, *, plaintext: bool = False
+    directory: Path,
+    run: dict[str, Any] | None = None,
+    *,
+    limits: WireLimits | None = None,
+    plaintext: bool = False,
 ) -> AsyncIterator[Target]:
     """Run the peer for the duration of the block.
 
     Args:
         directory: of its state.
         run: manifest keys beside `RUN`.
+        limits: of the peer; default: those of every run.
         plaintext: serve without TLS, and still require it.
     """
     ports, pairs = free_ports(4), keys()
@@ -248,7 +254,8 @@ async def under_attack(
     graph = pin(Graph(nodes, ((0, 1), (0, 2), (2, 3)), manifest), [pair.certificate for pair in pairs.values()])
     tls = MutualTls(graph, 0, pairs[0])
     parts = assemble(0, graph, LocalSettings(directory))
-    world = AsyncioWorld(parts, _TerminatedTls(tls) if plaintext else tls)  # type: ignore[arg-type]
+    shown = _TerminatedTls(tls) if plaintext else tls
+    world = AsyncioWorld(parts, shown, limits)  # type: ignore[arg-type]
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(world.run(listening.set_result))
     try:

@@ -37,6 +37,7 @@ from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields
 from peer.store.history import HistoryWriter
+from peer.wire.limits import WireLimits
 from peer.wire.pacing import Pacing
 from peer.wire.round_ring import RoundRing
 from peer.wire.security import MutualTls
@@ -49,13 +50,20 @@ CLOSE_S = 10.0  # then a part of gRPC that does not end is left alone, so that t
 
 
 class AsyncioWorld:
-    """Implements `peer.host.World`; `run` returns the end status of its peer, of `peer.core.effects.Status`."""
+    """Implements `peer.host.World`; `run` returns the end status of its peer, of `peer.core.effects.Status`.
 
-    def __init__(self, parts: Assembled, tls: MutualTls | None = None) -> None:
+    Args:
+        parts: of the peer.
+        tls: None is plaintext.
+        limits: of what callers may send; default: those of every run.
+    """
+
+    def __init__(self, parts: Assembled, tls: MutualTls | None = None, limits: WireLimits | None = None) -> None:
         self.parts = parts
         self.host = parts.host
         self.manifest = parts.host.manifest
         self.peer_id = parts.host.peer_id
+        self.limits = limits or WireLimits.of(self.manifest)
         rounds = RoundRing(parts.resumed_from or 0, clusters=parts.settings.options["tell_clusters"])
         self.requests = Requests(self.host, self.post, self._on_fold_thread, self._reached, rounds, self._about)
         self.history = HistoryWriter(parts.state_dir.history, incarnation=self.host.state.incarnation)
@@ -99,7 +107,7 @@ class AsyncioWorld:
         server = PeerServer(
             self.requests,
             self.parts.settings.options["listen"] or self.host.state.graph.node(self.peer_id).address,
-            limits=self.manifest.limits,
+            limits=self.limits,
             timeouts=self.manifest.timeouts,
             credentials=self._tls.server_credentials() if self._tls else None,
             identify=self._tls.identify if self._tls else None,

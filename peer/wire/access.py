@@ -18,7 +18,8 @@ import grpc.aio
 
 from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
+from peer.wire.limits import WireLimits
 
 Identify: TypeAlias = Callable[[Any], Subject | None]
 CANCEL_DELAY_S = 0.1  # gRPC reports a broken connection as the end of the stream and cancels the call a moment later
@@ -37,7 +38,7 @@ class AccessControl:
     """Access control of one server.
 
     Args:
-        limits: of the manifest.
+        limits: of messages and streams.
         timeouts: of the manifest.
         identify: see `PeerServer`.
         refused: counts a refusal; the caller is None where it is unknown.
@@ -45,7 +46,7 @@ class AccessControl:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         identify: Identify | None,
         refused: Callable[[int | None, Refusal], None],
@@ -140,7 +141,7 @@ def _key(caller: Subject | None, context: Any) -> Subject:
     return str(context.peer()) if caller is None else caller
 
 
-BURST_S = 5.0  # the token bucket holds this many seconds of `limits.requests_per_second`
+BURST_S = 5.0  # the token bucket holds this many seconds of `WireLimits.requests_per_second`
 REQUESTS_MAX = 16  # a neighbor has at most a hello, a heartbeat, a control message and a status in flight, and retries
 CALLERS_MAX = 4096  # callers kept; beyond it those with nothing open are dropped
 
@@ -156,11 +157,11 @@ class CallerLimits:
     """Count the messages and open streams of each caller.
 
     Args:
-        limits: of the manifest.
+        limits: of messages and streams.
         clock: monotonic seconds.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: WireLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
         self._callers: dict[int | str, _Caller] = {}
@@ -172,7 +173,7 @@ class CallerLimits:
         caller.tokens = min(rate * BURST_S, caller.tokens + rate * (now - caller.refilled_at))
         caller.refilled_at = now
         if caller.tokens < 1:
-            sentence = f"found more than {rate:g} messages per second (limits.requests_per_second); send again later"
+            sentence = f"expected at most {rate:g} messages per second, got more. Send again later."
             raise RemoteProtocolError(RefusalCode.RATE_LIMITED, sentence)
         caller.tokens -= 1
 
@@ -198,8 +199,7 @@ class CallerLimits:
     def _count(self, key: int | str, what: str, allowed: int) -> Iterator[None]:
         open_now = self._caller(key, self._clock()).open
         if open_now[what] >= allowed:
-            source = "" if what == "requests in flight" else " (limits.streams_per_neighbor)"
-            sentence = f"found more than {allowed} {what}{source}; send again later"
+            sentence = f"expected at most {allowed} {what}, got more. Send again later."
             raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
         open_now[what] += 1
         try:

@@ -8,13 +8,14 @@ from typing import Any
 import grpc.aio
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer import failpoints
 from peer.core.arrivals import Arrival
 from peer.core.messages import ModelHeader, PushReply
 from peer.wire import convert, frames
 from peer.wire.access import CANCEL_DELAY_S, first_message, require_sender
 from peer.wire.handler import RequestHandler
+from peer.wire.limits import WireLimits
 from peer.wire.pacing import UNLIMITED, Pacing
 
 ACCEPTED_METADATA = "peer-accepted"  # initial metadata of an accepted push; absent if it is refused
@@ -36,7 +37,7 @@ class ArrivalReader:
         handler: the peer.
         context: of the call; its messages are bytes.
         caller: the authenticated sender; None where the transport is plaintext.
-        limits: of the manifest.
+        limits: of messages and models.
         timeouts: of the manifest.
         pacing: of this peer.
     """
@@ -47,7 +48,7 @@ class ArrivalReader:
         context: Any,
         caller: int | None,
         *,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         pacing: Pacing = UNLIMITED,
     ) -> None:
@@ -141,8 +142,8 @@ class ArrivalReader:
             # it stays in memory until the peer decides
             allowed = self._limits.frame_bytes_max + frames.HEADER_BYTES_MAX
             if len(message) > allowed:
-                sentence = f"a whole model: expected at most {allowed} bytes, got {len(message)}"
-                raise RemoteProtocolError(RefusalCode.TOO_LARGE, f"{sentence} (limits.frame_bytes_max, and 64 KiB)")
+                found = f"a whole model: expected at most {allowed} bytes, got {len(message)}"
+                raise RemoteProtocolError(RefusalCode.TOO_LARGE, found)
         return convert.first_header(frame)
 
     async def _take_whole(self, arrival: Arrival, whole: frames.Frame) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from coordinator_free_bootstrap.strict_json import printable
 from peer import failpoints
 from peer.core.encoding import Payload
@@ -39,6 +39,7 @@ from peer.wire.arrival_probe import METHOD, ArrivalProbe
 from peer.wire.arrival_reader import ACCEPTED_METADATA, too_slow
 from peer.wire.failures import UNTRUSTED, in_words
 from peer.wire.frame_sizes import FIRST_BYTES
+from peer.wire.limits import WireLimits
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, TUNNELS, UNARY, channel_options
 from peer.wire.pacing import UNLIMITED, Pacing
@@ -58,7 +59,7 @@ class NeighborLink:
     Args:
         peer_id: of the neighbor.
         address: ``host:port``.
-        limits: of the manifest.
+        limits: of messages and models.
         timeouts: of the manifest.
         security: the certificate trusted as this neighbor's; None is plaintext.
         proxy: dials every address that it serves; None: all addresses are dialed directly.
@@ -79,7 +80,7 @@ class NeighborLink:
         peer_id: int,
         address: str,
         *,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         security: SecureChannel | None = None,
         proxy: HttpProxy | None = None,

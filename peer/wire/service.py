@@ -18,12 +18,13 @@ import grpc.aio
 
 from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.core.messages import Control, Heartbeat, Outcome, PushReply
 from peer.wire import convert, frames
 from peer.wire.access import AccessControl, abort, first_message, require_peer, require_sender
 from peer.wire.arrival_reader import ArrivalReader, too_slow
 from peer.wire.handler import RequestHandler
+from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE
 from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.round_ring import RecordBatch
@@ -40,7 +41,7 @@ class PeerServicer:
         handler: RequestHandler,
         *,
         access: AccessControl,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         stopping: asyncio.Event,
         switchboard: Switchboard,

@@ -21,6 +21,7 @@ from peer.core.messages import PullRequest
 from peer.core.stages import EXCHANGE, Stage
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
+from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE
 
 pytestmark = pytest.mark.process
@@ -103,11 +104,14 @@ async def play(script: dict[str, Any], target: Target) -> None:
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_attack_is_refused_and_changes_nothing(path: Path, tmp_path: Path) -> None:
     script = json.loads(path.read_text())
+    limits = WireLimits(**script["limits"]) if "limits" in script else None
 
     async def test() -> None:
         async with (
             asyncio.timeout(60),
-            under_attack(tmp_path, script.get("run"), plaintext=script.get("plaintext", False)) as target,
+            under_attack(
+                tmp_path, script.get("run"), limits=limits, plaintext=script.get("plaintext", False)
+            ) as target,
         ):
             if script.get("handshake", True):
                 await target.connect(ATTACKER, GOOD)
@@ -139,8 +143,8 @@ def test_neighbor_with_all_its_streams_open_does_not_block_another_one(tmp_path:
 
     async def test() -> None:
         places = [(round_index, slot) for round_index in (0, 1, 2) for slot in (0, 1)]
-        limits = {"streams_per_neighbor": len(places)}
-        async with asyncio.timeout(60), under_attack(tmp_path, {"limits": limits}) as target:
+        limits = WireLimits(streams_per_neighbor=len(places))
+        async with asyncio.timeout(60), under_attack(tmp_path, limits=limits) as target:
             await target.connect(ATTACKER, GOOD)
             await target.reach(*EXCHANGE)
             async with target.channel(ATTACKER) as channel:

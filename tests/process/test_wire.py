@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -21,13 +22,14 @@ from coordinator_free_bootstrap.errors import (
     RefusalCode,
     RemoteProtocolError,
 )
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, Select
 from peer.wire import access, convert, frames
 from peer.wire.access import CallerLimits
 from peer.wire.client import NeighborLink
 from peer.wire.frames import HEADER_BYTES_MAX, WHOLE_BYTES_MAX, whole_message
 from peer.wire.generated import peer_pb2, peer_pb2_grpc
+from peer.wire.limits import WireLimits
 from peer.wire.server import PeerServer
 
 pytestmark = pytest.mark.process
@@ -94,7 +96,7 @@ def test_pushed_model_is_received_exactly(elements: int) -> None:
 def test_small_model_is_one_message_and_a_larger_one_a_stream(size: int, messages: int) -> None:
     async def test() -> None:
         recorder, payload = Recorder(), model(size // 4).view(np.uint8)
-        limits = LIMITS.model_copy(update={"frame_bytes_max": 1 << 20})
+        limits = replace(LIMITS, frame_bytes_max=1 << 20)
         async with linked(recorder, limits=limits) as link:
             reply = await link.push(header_of(size), payload)
             assert reply.outcome is Outcome.FOLDED
@@ -110,7 +112,7 @@ def test_small_model_is_one_message_and_a_larger_one_a_stream(size: int, message
 def test_model_larger_than_a_frame_is_a_stream() -> None:
     async def test() -> None:
         recorder, payload = Recorder(), model(600).view(np.uint8)
-        limits = LIMITS.model_copy(update={"frame_bytes_max": 1024})
+        limits = replace(LIMITS, frame_bytes_max=1024)
         async with linked(recorder, limits=limits) as link:
             assert (await link.push(header_of(payload.nbytes), payload)).outcome is Outcome.FOLDED
             assert recorder.models[0][1].tobytes() == payload.tobytes()
@@ -136,7 +138,7 @@ def test_waiting_push_is_not_timed_out_and_does_not_block_other_calls() -> None:
         recorder, theta = Recorder(), model(1 << 20)
         timeouts = Timeouts(idle_transfer_s=2.0, suspicion_s=5.0)
         recorder.accepting.clear()
-        limits = LIMITS.model_copy(update={"requests_per_second": 1e6})
+        limits = replace(LIMITS, requests_per_second=1e6)
         async with linked(recorder, limits=limits, timeouts=timeouts) as link:
             pushes = [
                 asyncio.create_task(link.push(header_of(theta.nbytes, slot=slot), theta.view(np.uint8)))
@@ -369,7 +371,7 @@ def test_partly_sent_model_is_lost_when_its_push_is_cancelled() -> None:
 def test_a_frame_and_a_model_at_their_limits_are_accepted() -> None:
     async def test() -> None:
         recorder = Recorder()
-        limits = LIMITS.model_copy(update={"model_bytes_max": len(AT_LIMIT)})
+        limits = replace(LIMITS, model_bytes_max=len(AT_LIMIT))
         async with serving(recorder, limits=limits) as port:
             header = convert.pack_header(header_of(len(AT_LIMIT)))
             reply = await stream(port, header, chunk(AT_LIMIT), end_of(AT_LIMIT))
@@ -436,7 +438,7 @@ def test_streams_and_messages_of_one_caller_are_limited(monkeypatch: pytest.Monk
     async def test() -> None:
         recorder, theta = Recorder(), model(64)
         recorder.accepting.clear()
-        limits = LIMITS.model_copy(update={"streams_per_neighbor": 2})
+        limits = replace(LIMITS, streams_per_neighbor=2)
         async with linked(recorder, limits=limits) as link:
 
             def push() -> Awaitable[Any]:
@@ -451,11 +453,11 @@ def test_streams_and_messages_of_one_caller_are_limited(monkeypatch: pytest.Monk
 
         # A bucket of one message, which no time refills.
         monkeypatch.setattr(access, "CallerLimits", lambda limits, _clock: CallerLimits(limits, lambda: 0.0))
-        slow = LIMITS.model_copy(update={"requests_per_second": 0.2})
+        slow = replace(LIMITS, requests_per_second=0.2)
         async with linked(Recorder(), limits=slow) as link:
             assert await link.heartbeat(HEARTBEAT) is None
             assert await link.heartbeat(HEARTBEAT) is RefusalCode.RATE_LIMITED
-            with pytest.raises(RemoteProtocolError, match="requests_per_second") as caught:
+            with pytest.raises(RemoteProtocolError, match=r"0\.2 messages per second") as caught:
                 await link.hello(hello_of(2))
             assert caught.value.refusal.code is RefusalCode.RATE_LIMITED
 
@@ -692,7 +694,7 @@ def test_health_and_reflection_answer() -> None:
 def test_port_in_use_is_a_config_error() -> None:
     async def test() -> None:
         async with serving(Recorder()) as port:
-            second = PeerServer(Recorder(), f"127.0.0.1:{port}", limits=Limits(), timeouts=Timeouts())
+            second = PeerServer(Recorder(), f"127.0.0.1:{port}", limits=WireLimits(), timeouts=Timeouts())
             with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
                 await second.start()
             await second.stop(0)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.core.arrivals import Arrival
 from peer.core.encoding import Payload
 from peer.core.messages import (
@@ -27,10 +27,11 @@ from peer.core.messages import (
     PushReply,
 )
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.round_ring import RoundRing
 from peer.wire.server import PeerServer
 
-LIMITS = Limits(frame_bytes_max=1 << 16)
+LIMITS = WireLimits(frame_bytes_max=1 << 16)
 TIMEOUTS = Timeouts(idle_transfer_s=5.0, suspicion_s=5.0)
 
 
@@ -163,7 +164,7 @@ class Recorder:
 
 @asynccontextmanager
 async def serving(
-    recorder: Recorder, *, limits: Limits = LIMITS, timeouts: Timeouts = TIMEOUTS, **server: Any
+    recorder: Recorder, *, limits: WireLimits = LIMITS, timeouts: Timeouts = TIMEOUTS, **server: Any
 ) -> AsyncIterator[int]:
     """Serve the recorder on a free loopback port."""
     peer_server = PeerServer(recorder, "127.0.0.1:0", limits=limits, timeouts=timeouts, **server)
@@ -178,9 +179,9 @@ async def serving(
 async def linked(
     recorder: Recorder,
     *,
-    limits: Limits = LIMITS,
+    limits: WireLimits = LIMITS,
     timeouts: Timeouts = TIMEOUTS,
-    sender_limits: Limits | None = None,
+    sender_limits: WireLimits | None = None,
     sender_timeouts: Timeouts | None = None,
     **server: Any,
 ) -> AsyncIterator[NeighborLink]:

@@ -15,7 +15,7 @@ import numpy as np
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.messages import Heartbeat, Hello, HelloReply, ModelHeader, Outcome, Pass, Phase, PushReply, Select
 from peer.core.messages import PullRequest as Pull
-from tests.simulation.network import Network, Push
+from tests.simulation.network import LIMITS, Network, Push
 from tests.simulation.process import Process
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Attacker(Process):
 
     def _offer(self, victim: int, process: Process, t: int) -> None:
         open_now = sum(push.source == self.peer_id and push.target == victim for push in self.network.pushes)
-        most = 1 if "one stream" in self.attack else process.world.manifest.limits.streams_per_neighbor
+        most = 1 if "one stream" in self.attack else LIMITS.streams_per_neighbor
         earliest = max(0, t - 1) if process.world.manifest.pace == "async" else t
         slots = process.host.algorithm.slots
         for number in range(open_now, most):

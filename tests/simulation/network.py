@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap.errors import RefusalCode
 from coordinator_free_bootstrap.routes import offered_at
 from peer.core.messages import ModelHeader, PushReply
+from peer.wire.limits import WireLimits
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
+LIMITS = WireLimits()
 REMEMBERED = 40  # messages kept for replays
 WRITE_S = 0.001  # a push begins to wait for its answer when it is written
 

@@ -69,7 +69,7 @@ def manifest(**changes: Any) -> Manifest:
         "local_epochs": 2,
         "learning_rate": 0.3,
         "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 2.0, "idle_transfer_s": 5.0, "round_deadline_s": 600.0},
-        "start": {"rule": "all", "deadline_s": 5.0},
+        "start": {"wait_for": "all", "deadline_s": 5.0},
     }
     return Manifest.model_validate(base | changes)
 
@@ -212,7 +212,7 @@ def _run(rng: Random, seed: int) -> tuple[Manifest, Constants]:
         stale=rng.choice((None, None, "drop", "fold")),
         stale_rounds_max=rng.choice((1, 1, 3)),
         checkpoint_rounds=rng.choice((1, 1, 1, 2)),
-        start={"rule": rng.choice(("all", "all", "quorum", "deadline")), "deadline_s": 5.0},
+        start={"wait_for": rng.choice(("all", "all", 0.5, "deadline")), "deadline_s": 5.0},
         timeouts={
             "heartbeat_s": suspicion / rng.choice((4, 6)),
             "suspicion_s": suspicion,

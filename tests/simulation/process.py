@@ -27,7 +27,7 @@ from peer.core.encoding import view_of
 from peer.core.engine import Engine
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, Outcome, PullRequest, PushReply
 from peer.host import Probe, build_host
-from tests.simulation.network import Push
+from tests.simulation.network import LIMITS, Push
 
 if TYPE_CHECKING:
     from tests.simulation.world import Machine, World
@@ -272,7 +272,7 @@ class Process(Probe):
     def offered(self, push: Push) -> None:
         """A neighbor opened a stream."""
         open_streams = sum(1 for other in self.network.pushes if other.receiver is self and other.source == push.source)
-        if open_streams > self.world.manifest.limits.streams_per_neighbor:
+        if open_streams > LIMITS.streams_per_neighbor:
             self.world.checker.mark(f"refused {RefusalCode.TOO_MANY_STREAMS}")
             self.network.reply(push, PushReply(Outcome.REFUSED, RefusalCode.TOO_MANY_STREAMS))
             return

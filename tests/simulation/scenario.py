@@ -103,8 +103,8 @@ class Script:
         deadline = float(changes.pop("round_deadline_s", 600))
         if "relay_steps" in changes:
             changes["options"] = {"warmup_rounds": 1, "relay_steps": changes.pop("relay_steps")}
-        if "start_rule" in changes:
-            changes["start"] = {"rule": changes.pop("start_rule"), "deadline_s": changes.pop("start_deadline_s")}
+        if "wait_for" in changes:
+            changes["start"] = {"wait_for": changes.pop("wait_for"), "deadline_s": changes.pop("start_deadline_s")}
         timeouts = {
             "heartbeat_s": 0.5,
             "suspicion_s": 2.0,

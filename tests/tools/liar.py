@@ -28,11 +28,13 @@ from target import call, push
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.rates import FRAME_BYTES_MAX
 from peer.core.messages import Heartbeat, Hello, HelloReply, ModelHeader, Outcome, Pass, Phase, PushReply, Select
 from peer.core.messages import PullRequest as Pull
 from peer.identity.files import KeyPair
 from peer.runtime.world import AsyncioWorld
 from peer.wire import convert, frames
+from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE, channel_options, server_options
 from peer.wire.security import MutualTls, bind, open_channel
 
@@ -116,7 +118,7 @@ class Liar:
 
     async def start(self) -> None:
         """Serve, and open a channel to each victim."""
-        self._server = grpc.aio.server(options=server_options(self._manifest.timeouts, self._manifest.limits))
+        self._server = grpc.aio.server(options=server_options(self._manifest.timeouts, WireLimits()))
         methods = {
             name: grpc.unary_unary_rpc_method_handler(self._unary(name))
             for name in ("Hello", "Heartbeat", "Select", "Pass", "Status")
@@ -257,7 +259,7 @@ class Liar:
     def _messages(self, header: ModelHeader, model: bytes, *, wrong_digest: bool = False) -> list[bytes]:
         if wrong_digest:
             return [convert.pack_header(header), frames.chunk_frame(memoryview(model), frames.end_frame(bytes(16)))]
-        parts = frames.model_frames(np.frombuffer(model, np.uint8), self._manifest.limits.frame_bytes_max)
+        parts = frames.model_frames(np.frombuffer(model, np.uint8), FRAME_BYTES_MAX)
         return [convert.pack_header(header), *(frame for frame, _size in parts)]
 
     def _push(self, victim: int, t: int, model: bytes, *, wrong_digest: bool = False, **changes: Any) -> None:

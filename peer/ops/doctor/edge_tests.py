@@ -28,6 +28,7 @@ from peer.core.arrivals import Arrival
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
 from peer.runtime.edges import Edges
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.proxy import HttpProxy
 from peer.wire.round_ring import RoundRing
 from peer.wire.security import MutualTls
@@ -90,7 +91,7 @@ async def edge_tests(
     server = PeerServer(
         place,
         listen or graph.node(peer_id).address,
-        limits=manifest.limits,
+        limits=WireLimits.of(manifest),
         timeouts=manifest.timeouts,
         credentials=tls.server_credentials() if tls else None,
         identify=tls.identify if tls else None,

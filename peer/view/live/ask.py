@@ -32,6 +32,7 @@ from peer.view.state.tail import PeerTail
 from peer.view.state.view import View
 from peer.wire.client import NeighborLink
 from peer.wire.failures import CLOSED
+from peer.wire.limits import WireLimits
 from peer.wire.proxy import HttpProxy
 from peer.wire.security import MutualTls, SecureChannel, load_tls
 
@@ -55,7 +56,7 @@ async def status_of(
     link = NeighborLink(
         -1 if peer_id is None else peer_id,
         address,
-        limits=manifest.limits,
+        limits=WireLimits.of(manifest),
         timeouts=manifest.timeouts,
         security=security,
         proxy=proxy,

@@ -27,6 +27,7 @@ from peer.view.state.peer_status import PeerStatus, read_status
 from peer.view.state.records import JsonRecord, problem_of_line
 from peer.view.state.tail import OBSERVED, PeerTail
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.proxy import HttpProxy
 from peer.wire.round_ring import FIELDS_TOLD, STATE_TOLD, RecordBatch
 from peer.wire.security import MutualTls
@@ -244,7 +245,7 @@ class Listener:
         link = NeighborLink(
             peer_id,
             self.graph.node(peer_id).address,
-            limits=manifest.limits,
+            limits=WireLimits.of(manifest),
             timeouts=manifest.timeouts,
             security=self._tls.channel(peer_id) if self._tls else None,
             proxy=self._proxy,

@@ -176,7 +176,7 @@ def test_async_late_selections_are_answered_with_the_model_of_their_round():
 
 def test_lockstep_late_selection_is_answered_once():
     """Neighbor 2 is met only after the offers of the round went out: it was not waited for, and still gets the model."""
-    graph = graph_of(3, start={"rule": "quorum", "quorum": 0.5, "deadline_s": 60.0})
+    graph = graph_of(3, start={"wait_for": 0.5, "deadline_s": 60.0})
     world = World(graph, SameParity.slot_of, algorithm=SameParity)
     engine, now = world.engines[0], 100.0
 

@@ -100,9 +100,9 @@ def test_first_round_begins_when_all_neighbors_have_answered():
     assert (work.kind, work.round_index) == ("assign", 0)
 
 
-@pytest.mark.parametrize(("rule", "met"), [("all", 2), ("quorum", 1)])
-def test_start_rule_decides_how_many_neighbors_are_waited_for(rule, met):
-    driven = Driven(start={"rule": rule, "quorum": 0.5, "deadline_s": 5.0})
+@pytest.mark.parametrize(("wait_for", "met"), [("all", 2), (1, 2), (0.6, 2), (0.5, 1)])
+def test_wait_for_decides_how_many_neighbors_are_waited_for(wait_for, met):
+    driven = Driven(start={"wait_for": wait_for, "deadline_s": 5.0})
     for n in range(1, met + 1):
         assert driven.engine.stage is Stage.JOINING
         driven.hello(n)
@@ -110,7 +110,7 @@ def test_start_rule_decides_how_many_neighbors_are_waited_for(rule, met):
 
 
 def test_first_round_begins_at_the_start_deadline():
-    driven = Driven(start={"rule": "deadline", "deadline_s": 5.0})
+    driven = Driven(start={"wait_for": "deadline", "deadline_s": 5.0})
     driven.hello(1)
     driven.step(ev.Tick(), after=4.9)
     assert driven.engine.stage is Stage.JOINING
@@ -417,7 +417,7 @@ def test_repeated_hellos_of_a_known_incarnation_do_not_keep_a_neighbor_alive():
 
 
 def test_neighbor_that_sends_hellos_but_never_answers_is_not_waited_for():
-    driven = Driven(start={"rule": "all", "deadline_s": 30.0})
+    driven = Driven(start={"wait_for": "all", "deadline_s": 30.0})
     driven.hello(1)
     driven.hello(2, answered=False)
     assert driven.engine.stage is Stage.JOINING
@@ -573,9 +573,9 @@ def test_neighbor_that_delivers_an_older_round_than_it_claims_moves_nothing():
     assert driven.engine.round_index == 2 and driven.engine.stage is Stage.ASSIGNING
 
 
-@pytest.mark.parametrize("rule", ["all", "quorum"])
-def test_peer_that_all_neighbors_refuse_ends(rule):
-    driven = Driven(start={"rule": rule, "deadline_s": 50.0})
+@pytest.mark.parametrize("wait_for", ["all", 0.5])
+def test_peer_that_all_neighbors_refuse_ends(wait_for):
+    driven = Driven(start={"wait_for": wait_for, "deadline_s": 50.0})
     driven.step(ev.HandshakeFailed(1, RefusalCode.MANIFEST_MISMATCH, "run.rounds: 3 here, 4 there"))
     assert driven.engine.stage is Stage.JOINING
     effects = driven.step(ev.HandshakeFailed(2, RefusalCode.MANIFEST_MISMATCH, "run.rounds: 3 here, 5 there"))
@@ -585,7 +585,7 @@ def test_peer_that_all_neighbors_refuse_ends(rule):
 
 
 def test_peer_that_may_train_alone_goes_on_where_all_neighbors_refuse_it():
-    driven = Driven(start={"rule": "deadline", "deadline_s": 5.0})
+    driven = Driven(start={"wait_for": "deadline", "deadline_s": 5.0})
     for n in (1, 2):
         driven.step(ev.HandshakeFailed(n, RefusalCode.GRAPH_MISMATCH, "other graph"))
     driven.step(ev.Tick(), after=5.0)
@@ -734,7 +734,7 @@ def test_leaving_waits_only_for_the_work_under_way(during):
 
 
 def test_restarted_peer_waits_for_the_start_deadline_until_it_meets_a_neighbor():
-    run = {"start": {"rule": "all", "deadline_s": 30.0}}
+    run = {"start": {"wait_for": "all", "deadline_s": 30.0}}
     driven = Driven(**run)
     state = driven.engine.state.checkpoint()
 
@@ -758,7 +758,7 @@ def test_restarted_peer_waits_for_the_start_deadline_until_it_meets_a_neighbor()
 
 @pytest.mark.parametrize(("seen", "starts"), [(3, True), (7, False), (0, False)])
 def test_peer_without_its_disk_learns_from_a_neighbor_that_it_restarted(seen, starts):
-    driven = Driven(start={"rule": "all", "deadline_s": 30.0})
+    driven = Driven(start={"wait_for": "all", "deadline_s": 30.0})
     driven.hello(1, seen=seen)
     driven.step(ev.Tick(), after=driven.graph.manifest.timeouts.suspicion_s)
     assert (driven.engine.stage is Stage.ASSIGNING) is starts
@@ -794,7 +794,7 @@ def test_round_in_which_a_neighbor_died_does_not_count_for_the_round_rate():
 @pytest.mark.parametrize(("heartbeat_s", "pause_s"), [(0.5, 2.0), (10.0, 10.0)])
 def test_hellos_to_an_absent_neighbor_are_as_rare_as_heartbeats(heartbeat_s, pause_s):
     timeouts = {"heartbeat_s": heartbeat_s, "suspicion_s": 60.0, "round_deadline_s": 600.0}
-    driven = Driven(timeouts=timeouts, start={"rule": "all", "deadline_s": 3600.0})
+    driven = Driven(timeouts=timeouts, start={"wait_for": "all", "deadline_s": 3600.0})
     for _ in range(12):
         driven.step(ev.HandshakeFailed(1, None, "no answer"))
         assert of(driven.step(ev.Tick(), after=pause_s), do.SendHello)

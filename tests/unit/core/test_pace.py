@@ -143,7 +143,7 @@ def test_wait_rounds_behind_decides_how_far_behind_a_neighbor_is_waited_for(most
 
 @pytest.mark.parametrize(("pace", "counted_on"), [("lockstep", [1, 2, 4]), ("async", [1, 4])])
 def test_reachable_neighbors_are_counted_on_and_in_lockstep_one_that_may_be_restarting(pace, counted_on):
-    driven = Driven(pace, peers=5, start={"rule": "all", "deadline_s": 30.0})
+    driven = Driven(pace, peers=5, start={"wait_for": "all", "deadline_s": 30.0})
     for n in (1, 2, 4):
         driven.hello(n)
     driven.step(ev.HeartbeatReceived(Heartbeat(2, 1, 0, Phase.LEAVING)))

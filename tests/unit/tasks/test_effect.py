@@ -54,7 +54,6 @@ def test_options_that_a_task_uses_pass():
         ({"stale_rounds_max": 3, "stale_weight": 0.9}, ["run.stale_rounds_max", "run.stale_weight"]),
         ({"stale_rounds_max": 3, "stale": "fold"}, []),
         ({"stale_rounds_max": 3, "pace": "async"}, []),
-        ({"start": {"quorum": 0.9}}, ["run.start.quorum"]),
         ({"split": "shard", "split_options": {"k": 4}}, ["run.split_options"]),
         ({"task": "own.py:task", "model": "mlp", "data_seed": 3}, ["run.model", "run.data_seed"]),
         ({"task": "own.py:task", "split": "shard"}, []),

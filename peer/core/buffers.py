@@ -87,7 +87,7 @@ class Buffers:
         arrival, _ = min(self._began.values(), key=lambda began: began[1])
         sender = arrival.sender
         reason = "the transfer is slow, and other neighbors wait for its buffer; send again later"
-        self._state.refuse(arrival, Refusal(RefusalCode.TOO_SLOW, reason))
+        self._state.answer(arrival, Refusal(RefusalCode.TOO_SLOW, reason))
         self._took_s[sender] = max(self._took_s.get(sender, 0.0), GIVEN_UP * self._slow_s(sender))
         self.note(now)
 

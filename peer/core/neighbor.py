@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from coordinator_free_bootstrap.errors import Refusal
 from peer.core.liveness import LIVE, Liveness
 from peer.core.messages import ModelHeader, Pass, Phase, Select
 from peer.core.outbox import Outbox, RoundStep
@@ -38,7 +39,7 @@ class Neighbor:
     misses: float = 0.0  # rounds that waited for it in vain, less what it made good (`peer.core.patience`)
     waited_from: int = 0  # the first round that waits for it again
     unreachable: bool = False  # heard, but it has not answered since
-    refusal: str = ""  # why one of us refused the other's last hello for good; "" if none did
+    refusal: Refusal | None = None  # why one of us refused the other's last hello for good
 
     hello_at: float | None = 0.0  # when to send a hello; None: not needed, or in flight
     hello_sent_at: float = float("-inf")

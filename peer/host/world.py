@@ -114,7 +114,7 @@ def execute(effects: Sequence[do.Effect], host: Host, world: World) -> None:  # 
                 world.read_arrival(arrival)
             case do.AnswerArrival():
                 host.note_answer(effect)
-                world.answer_arrival(effect.arrival, PushReply(effect.outcome, effect.refusal, effect.reason))
+                world.answer_arrival(effect.arrival, effect.reply)
             case do.FoldArrival():
                 world.fold_arrival(effect)
             case do.TakeSnapshot():

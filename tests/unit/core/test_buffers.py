@@ -121,7 +121,7 @@ def test_slow_transfers_that_hold_all_buffers_give_one_up_to_a_waiting_neighbor(
     driven.now = due
     driven.buffers.give_up_slow(driven.now)
     (answer,) = [effect for effect in driven.run.effects if isinstance(effect, do.AnswerArrival)]
-    assert (answer.arrival.stream, answer.refusal) == (first, RefusalCode.TOO_SLOW)
+    assert (answer.arrival.stream, answer.reply.code) == (first, RefusalCode.TOO_SLOW)
     assert driven.room(3)
     driven.offer(1)
     driven.now += 0.1

@@ -47,7 +47,10 @@ def test_the_refused_peer_logs_its_own_sentence_and_knows_that_no_retry_helps() 
     reply = other.answer_hello(replace(host.hello_to(1), sender=1))
     cut = Refusal(RefusalCode.MEANING_MISMATCH, "cut")
     host.hello_answered(1, replace(reply, hello=hello_with(host, 1, "2", "3"), refusal=cut))
-    assert any("peer 1 refused the handshake: meaning_mismatch: classes differ: peer 0 has [1, 2]" in line for line in lines(world))
+    assert any(
+        "peer 1 refused the handshake: meaning_mismatch: classes differ: peer 0 has [1, 2]" in line
+        for line in lines(world)
+    )
     assert '--set \'run.task_options.classes=["1", "2", "3"]\'' in host.state.neighbors[1].refusal.reason
 
 

@@ -215,8 +215,8 @@ class PeerHost:
             self._raise_incarnation(neighbor, reply.hello.seen_incarnation)
             self.post(ev.HandshakeFailed(neighbor, theirs.reason))
         elif theirs is not None:  # our own sentence has both values in full; theirs is cut
-            full = problem is not None and problem.code is theirs.code
-            self.post(ev.HandshakeFailed(neighbor, problem if problem is not None and full else theirs))
+            full = problem if problem is not None and problem.code is theirs.code else theirs
+            self.post(ev.HandshakeFailed(neighbor, full))
         else:
             if problem is not None:
                 self.refuse(neighbor, problem)

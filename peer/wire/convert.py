@@ -377,7 +377,7 @@ def _refusal_message(refusal: Refusal | None) -> peer_pb2.Refusal | None:
     """Make the refusal of an answer; a reason longer than the limit is cut."""
     if refusal is None:
         return None
-    return peer_pb2.Refusal(code=refusal.code, reason=refusal.reason[:REASON_CHARS_MAX])
+    return _build(peer_pb2.Refusal, code=refusal.code, reason=refusal.reason[:REASON_CHARS_MAX])
 
 
 def _choice(message: Message, field: str, kind: type[E], code: RefusalCode) -> E:

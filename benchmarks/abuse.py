@@ -108,10 +108,12 @@ class Attacker:
             phase=Phase.RUNNING,
         )
         reply = await link.hello(hello)
-        if reply.refusal is RefusalCode.MEANING_MISMATCH:  # the reply has the peer's record
+        if (
+            reply.refusal is not None and reply.refusal.code is RefusalCode.MEANING_MISMATCH
+        ):  # the reply has the peer's record
             reply = await link.hello(replace(hello, meaning=reply.hello.meaning))
-        if reply.refusal:
-            raise SystemExit(f"the attacker could not shake hands: {reply.reason}")
+        if reply.refusal is not None:
+            raise SystemExit(f"the attacker could not shake hands: {reply.refusal}")
         return int(status["round_index"])
 
     async def loris(self, peer_id: int) -> None:

@@ -27,7 +27,7 @@ from record import new_parser, record
 from transport import LIMITS, MEGABYTE, TIMEOUTS, FoldingReceiver, memory_bytes, peer_sender
 
 from coordinator_free_bootstrap import Graph, Manifest, Node
-from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
+from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.rates import check_limits, parse_rate
 from peer.core import messages
 from peer.core.arrivals import Arrival
@@ -52,7 +52,7 @@ class Counting(FoldingReceiver):
         now = asyncio.get_running_loop().time
         return Arrival(header, np.zeros(header.size_bytes, np.uint8), on_frame=lambda: self.times.append(now()))
 
-    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
+    def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
         """Ignore the models that are cut off at the end."""
 
     def refused(self, caller: int | None, refusal: Refusal) -> None:

@@ -97,7 +97,7 @@ async def pushes(
         for way, link in links.items():
             began, used_here, used_there = time.perf_counter(), time.process_time(), processor_s(pids[way])
             reply = await link.push(header, payload)
-            if reply.outcome is not Outcome.FOLDED:
+            if reply is not Outcome.FOLDED:
                 raise SystemExit(f"push: {reply}")
             if repeat >= 2:  # the first two warm up connections, flow control and memory
                 seconds[way].append(time.perf_counter() - began)

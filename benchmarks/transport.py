@@ -79,7 +79,7 @@ class FoldingReceiver:
         await asyncio.get_running_loop().run_in_executor(self._fold_thread, self._fold, arrival)
         if self.measuring:
             self.extra_bytes = memory_bytes("VmHWM") - self._resident_before
-        return messages.PushReply(messages.Outcome.FOLDED)
+        return messages.Outcome.FOLDED
 
     def _fold(self, arrival: Arrival) -> None:
         model = decode(arrival.buffer, self._schema, arrival.header.encoding)
@@ -89,12 +89,12 @@ class FoldingReceiver:
         """Return the extra memory of the last measured push."""
         return {"extra_bytes": self.extra_bytes}
 
-    async def heartbeat(self, caller: int | None, heartbeat: messages.Heartbeat) -> RefusalCode | None:
+    async def heartbeat(self, caller: int | None, heartbeat: messages.Heartbeat) -> Refusal | None:
         """Start to measure memory."""
         self.measuring = True
         return None
 
-    async def control(self, caller: int | None, message: messages.Control) -> RefusalCode | None:
+    async def control(self, caller: int | None, message: messages.Control) -> Refusal | None:
         """Accept."""
         return None
 
@@ -104,13 +104,13 @@ class FoldingReceiver:
 
     async def pull(
         self, caller: int | None, request: messages.PullRequest
-    ) -> tuple[messages.ModelHeader, Payload] | RefusalCode:
+    ) -> tuple[messages.ModelHeader, Payload] | Refusal:
         """Refuse."""
-        return RefusalCode.SLOT_OUT_OF_RANGE
+        return Refusal(RefusalCode.SLOT_OUT_OF_RANGE)
 
-    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
+    def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
         """Stop the benchmark."""
-        raise SystemExit(f"a push was lost: {reason}")
+        raise SystemExit(f"a push was lost: {refusal or 'its stream ended'}")
 
     def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Stop the benchmark."""
@@ -180,7 +180,7 @@ def peer_sender(port: int, theta: np.ndarray) -> tuple[Send, NeighborLink]:
 
     async def send() -> None:
         reply = await link.push(header, encode(theta, schema, "float32"))
-        if reply.outcome is not messages.Outcome.FOLDED:
+        if reply is not messages.Outcome.FOLDED:
             raise SystemExit(f"push: {reply}")
 
     return send, link

@@ -104,8 +104,8 @@ async def _peer(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: C
 
     async def push() -> None:
         reply = await edges.links[RECEIVER].push(header, payload)
-        if reply.outcome is not Outcome.FOLDED:
-            raise SystemExit(f"push: {reply.reason}")
+        if reply is not Outcome.FOLDED:
+            raise SystemExit(f"push: {reply}")
 
     await _obey(orders, push)
 

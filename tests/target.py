@@ -152,7 +152,7 @@ class Target:
         for subject in subjects:
             async with self.channel(subject) as channel:
                 reply = await call(channel, "Hello", convert.pack_hello(self.hello(subject)))
-                assert not peer_pb2.HelloReply.FromString(reply).refusal
+                assert not peer_pb2.HelloReply.FromString(reply).HasField("refusal")
             self.world.post(ev.HandshakeDone(self.hello(subject), answered=True))
 
     async def push_good(self, index: int = 0) -> peer_pb2.PushReply:

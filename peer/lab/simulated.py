@@ -212,7 +212,7 @@ def simulated_peers(
     if unlike := first_refusal(
         {peer_id: peer.host.compared.meaning for peer_id, peer in network.peers.items()}, graph.edges
     ):
-        raise ShardError(f"peers cannot train together: {unlike}")
+        raise ShardError(f"peers cannot train together: {unlike.reason}")
     return network.peers
 
 

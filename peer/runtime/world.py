@@ -18,7 +18,7 @@ from coordinator_free_bootstrap.errors import (
     DivergedError,
     IdentityError,
     NeighborUnavailable,
-    RefusalCode,
+    Refusal,
     RemoteProtocolError,
     StorageError,
 )
@@ -250,10 +250,10 @@ class AsyncioWorld:
             reply = await self._links[neighbor].hello(self.host.hello_to(neighbor))
         except NeighborUnavailable as error:
             self._log_certificates(neighbor)
-            self.post(ev.HandshakeFailed(neighbor, None, str(error)))
+            self.post(ev.HandshakeFailed(neighbor, str(error)))
         except RemoteProtocolError as error:
             self._log_certificates(neighbor)
-            self.post(ev.HandshakeFailed(neighbor, error.refusal.code, error.refusal.reason))
+            self.post(ev.HandshakeFailed(neighbor, error.refusal))
         else:
             failpoints.reach("hello.end")
             if reply.cannot_dial:
@@ -293,7 +293,7 @@ class AsyncioWorld:
             moving = moved or (busy and self._pacing.is_limited(neighbor))
             self.post(ev.HeartbeatAnswered(neighbor, lost=True, moving=moving))
         except RemoteProtocolError as error:
-            self.post(ev.HeartbeatAnswered(neighbor, error.refusal.code))
+            self.post(ev.HeartbeatAnswered(neighbor, error.refusal))
 
     def send_control(self, neighbor: int, message: Control) -> None:
         """Send a selection or a pass."""
@@ -310,24 +310,21 @@ class AsyncioWorld:
         in_time = False
         try:
             reply = await self._links[neighbor].push(header, payload)
-            in_time = reply.outcome is not Outcome.UNUSED
+            in_time = reply is not Outcome.UNUSED
         finally:  # also where the run ends meanwhile
             if not in_time and self._pacing.is_too_slow(neighbor, header.size_bytes, self.manifest.timeouts):
                 self._log_slow_link(neighbor, "came too late")
         return self.host.sending.push_answered(neighbor, header, reply)
 
-    async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | RefusalCode | None]) -> None:
+    async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | Refusal | None]) -> None:
         try:
             answer = await call
         except NeighborUnavailable as error:
             event: ev.Event = ev.SendFailed(neighbor, str(error))
         except RemoteProtocolError as error:
-            event = ev.SendAnswered(neighbor, Outcome.REFUSED, error.refusal.code, error.refusal.reason)
+            event = ev.SendAnswered(neighbor, error.refusal)
         else:
-            if isinstance(answer, ev.SendAnswered):
-                event = answer
-            else:
-                event = ev.SendAnswered(neighbor, Outcome.REFUSED if answer else Outcome.FOLDED, answer)
+            event = answer if isinstance(answer, ev.SendAnswered) else ev.SendAnswered(neighbor, answer)
         if self._sending.get(neighbor) is asyncio.current_task():
             del self._sending[neighbor]
         self.post(event)

@@ -233,7 +233,7 @@ class RefusedLine(Line):
     """A refused message."""
 
     neighbor: Annotated[PeerId | None, Entry("null for a caller that is not a neighbor")] = None
-    code: Annotated[Word, Entry("see `coordinator_free_bootstrap.errors.RefusalCode`")]
+    code: Annotated[Word, Entry("of the table in proto/WIRE.md")]
     reason: Annotated[str | None, Entry("a sentence")] = None
 
 

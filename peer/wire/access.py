@@ -19,6 +19,7 @@ import grpc.aio
 from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Timeouts
+from coordinator_free_bootstrap.strict_json import printable
 from peer.wire.limits import WireLimits
 
 Identify: TypeAlias = Callable[[Any], Subject | None]
@@ -134,6 +135,14 @@ async def abort(context: Any, refusal: Refusal) -> NoReturn:
     status = _STATUS.get(refusal.code, grpc.StatusCode.FAILED_PRECONDITION)
     await context.abort(status, str(refusal), trailing_metadata=((REFUSAL_TRAILER, refusal.code.value),))
     raise LocalProtocolError("a call continued after it was aborted")
+
+
+def refusal_of(error: grpc.aio.AioRpcError) -> Refusal | None:
+    """Return the refusal with which `abort` ended a call, its reason safe to print; None for any other error."""
+    code = dict(error.trailing_metadata() or ()).get(REFUSAL_TRAILER)
+    if code not in set(RefusalCode):
+        return None
+    return Refusal(RefusalCode(code), printable((error.details() or "").removeprefix(f"{code}: ")))
 
 
 def _key(caller: Subject | None, context: Any) -> Subject:

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc.aio
 
-from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Timeouts
 from peer import failpoints
 from peer.core.arrivals import Arrival
@@ -88,7 +88,8 @@ class ArrivalReader:
         Raises:
             RemoteProtocolError: the stream does not carry the model of its header, or is too slow.
         """
-        reason, complete, code = "the stream ended before the model was complete", False, None
+        complete = False
+        refusal: Refusal | None = None
         try:
             if arrival.buffer.nbytes != arrival.header.size_bytes:
                 raise LocalProtocolError("the buffer of an arrival must have exactly header.size_bytes")
@@ -103,12 +104,12 @@ class ArrivalReader:
             )
             failpoints.reach("receive.end")
         except RemoteProtocolError as error:
-            reason, code = error.refusal.reason, error.refusal.code
+            refusal = error.refusal
             raise
         finally:
             self._writer = arrival.release = None
             if not complete:
-                self._handler.lost(arrival, reason, code)
+                self._handler.lost(arrival, refusal)
 
     async def discard(self) -> None:
         """Read and discard the sender's remaining frames, for at most the idle time, so that the sender gets the reply.

@@ -59,7 +59,7 @@ async def attempt(step: dict[str, Any], target: Target, channel: grpc.aio.Channe
     try:
         if method == "PushModel":
             reply = await push(channel, frames_of(step, target), step.get("hold", False), step.get("trickle_s"))
-            return peer_pb2.PushReply.FromString(reply).refusal
+            return peer_pb2.PushReply.FromString(reply).refusal.code
         if method == "Hello" and "hello" in step:
             changes = {"sender": ATTACKER} | step["hello"]
             data = convert.pack_hello(target.hello(**changes))
@@ -71,7 +71,8 @@ async def attempt(step: dict[str, Any], target: Target, channel: grpc.aio.Channe
             return ""
         reply = await call(channel, method, data)
         kind = {"Hello": peer_pb2.HelloReply, "Status": peer_pb2.StatusReply}.get(method, peer_pb2.Acknowledgement)
-        return getattr(kind.FromString(reply), "refusal", "")
+        answer = kind.FromString(reply)
+        return "" if method == "Status" else answer.refusal.code
     except grpc.aio.AioRpcError as error:
         if step.get("trickle_s") and error.details() == "Internal error from Core":
             return None
@@ -130,7 +131,7 @@ def test_attack_is_refused_and_changes_nothing(path: Path, tmp_path: Path) -> No
                 select = peer_pb2.SelectRequest(sender=GOOD, incarnation=7, selected=0).SerializeToString()
                 async with target.channel(GOOD) as channel:
                     reply = await call(channel, "Select", select)
-                    assert not peer_pb2.Acknowledgement.FromString(reply).refusal
+                    assert not peer_pb2.Acknowledgement.FromString(reply).HasField("refusal")
             reply = await target.push_good()
             assert reply.outcome == peer_pb2.OUTCOME_FOLDED, reply
             assert np.isfinite(target.host.workspace.models.model(0)).all()

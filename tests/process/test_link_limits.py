@@ -60,7 +60,7 @@ def test_a_declared_limit_makes_frames_small_and_the_model_arrives(slow: str) ->
             own = pacing(ends[0], **limit)
             link = NeighborLink(ends[1], f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS, pacing=own)
             reply = await link.push(header_of(theta.nbytes, sender=ends[0]), theta.view(np.uint8))
-            assert reply.outcome is Outcome.FOLDED
+            assert reply is Outcome.FOLDED
             assert recorder.frames == 10  # 200,000 bytes, a tenth of a second each
             np.testing.assert_array_equal(recorder.models[0][1].view(np.float32), theta)
             recorder.pulled = header_of(theta.nbytes, sender=ends[1]), theta.view(np.uint8)

@@ -440,7 +440,7 @@ class Checker:
 
     def replies(self, process: Process, reply: PushReply, push: Push | None) -> None:
         """A stream is answered, if it is still there."""
-        self.mark(f"replied {reply.refusal or reply.outcome}")
+        self.mark(f"replied {reply.code if isinstance(reply, Refusal) else reply}")
         if self.selections and push is not None:
             self.selections.replies(process, reply, push.header)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None =
             reason = _reason(error)
             return _silent(peer_id, reason + NO_PINS if tls is None and reason == CLOSED else reason)
         except RemoteProtocolError as error:
-            return _silent(peer_id, _refusal(error))
+            return _silent(peer_id, why_unusable(error))
 
     return list(await asyncio.gather(*map(one, graph.ids)))
 
@@ -130,11 +131,12 @@ def _reason(error: NeighborUnavailable) -> str:
     return printable(str(error).partition(": Status: ")[2] or str(error))
 
 
-def _refusal(error: RemoteProtocolError) -> str:
-    sentence = printable(error.refusal.reason)
-    if error.refusal.code is not RefusalCode.MALFORMED:
-        return f"refused: {error.refusal.code}: {sentence}"
-    return sentence if sentence.startswith("not a valid status") else f"not a valid status: {sentence}"
+def why_unusable(error: RemoteProtocolError) -> str:
+    """Return why a peer gives no usable answer: its refusal, or what is wrong with the answer."""
+    refusal = replace(error.refusal, reason=printable(error.refusal.reason))
+    if refusal.code is not RefusalCode.MALFORMED:
+        return f"refused: {refusal}"
+    return refusal.reason if refusal.reason.startswith("not a valid ") else f"not a valid status: {refusal.reason}"
 
 
 def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None, heard: Hearsay | None = None) -> View:
@@ -212,7 +214,7 @@ def plaintext_status(address: str, proxy: HttpProxy | None = None) -> PeerStatus
             "peer status graph.json"
         ) from error
     except RemoteProtocolError as error:
-        raise NeighborUnavailable(f"{address}: {_refusal(error)}") from error
+        raise NeighborUnavailable(f"{address}: {why_unusable(error)}") from error
 
 
 def in_json(peer: PeerState) -> Any:

@@ -23,6 +23,7 @@ from coordinator_free_bootstrap.strict_json import dumps, loads, printable
 from peer.store.files import storage_errors, write_json
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
+from peer.view.live.ask import why_unusable
 from peer.view.state.peer_status import PeerStatus, read_status
 from peer.view.state.records import JsonRecord, problem_of_line
 from peer.view.state.tail import OBSERVED, PeerTail
@@ -227,10 +228,7 @@ class Listener:
             except NeighborUnavailable as error:
                 notes.silence(str(error).partition(": WatchStatus: ")[2] or str(error))
             except RemoteProtocolError as error:
-                said = error.refusal.reason
-                notes.silence(
-                    said if error.refusal.code is RefusalCode.MALFORMED else f"refused: {error.refusal.code}: {said}"
-                )
+                notes.silence(why_unusable(error))
             if not notes.end():
                 await asyncio.sleep(RETRY_S)
 

@@ -177,7 +177,7 @@ def test_peer_that_refused_all_neighbors_ends_as_one_that_was_refused():
     effects = driven.step(ev.HelloRefused(2, Refusal(RefusalCode.WIRE_VERSION, "wire versions differ: 3, 4")))
     assert of(effects, do.Stop) == [do.Stop("refused")]
     (line,) = [line for line in of(effects, do.Log) if line.level == "error"]
-    assert "peer 1: frozen weights differ: 3, 4; peer 2: wire versions differ: 3, 4" in line.message
+    assert "peer 1: frozen_mismatch: frozen weights differ: 3, 4; peer 2: wire_version: wire versions" in line.message
 
 
 def test_refusal_that_a_retry_cures_is_not_noted():
@@ -198,7 +198,7 @@ def test_warning_on_rounds_alone_says_why_a_neighbor_does_not_agree():
     driven.step(ev.HelloRefused(1, Refusal(RefusalCode.FROZEN_MISMATCH, "frozen weights differ: 3, 4")))
     effects = driven.step(ev.Tick(), after=5.0) + driven.work("assign") + driven.work("train") + driven.work("close")
     assert [line.message for line in of(effects, do.Log) if "without any" in line.message] == [
-        "round 0 was without any neighbor: training alone (peer 1 frozen weights differ: 3, 4)"
+        "round 0 was without any neighbor: training alone (peer 1 frozen_mismatch: frozen weights differ: 3, 4)"
     ]
 
 

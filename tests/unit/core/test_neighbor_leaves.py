@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.engine import Engine
@@ -151,7 +151,7 @@ def test_neighbor_that_left_gets_hellos_as_it_may_be_unable_to_call_us():
     driven.exchange()
     assert not of(leave(driven, 1), do.SendHello), "not to the process that is just leaving"
     assert of(driven.step(ev.Tick(), after=1.0), do.SendHello)
-    effects = driven.step(ev.HandshakeFailed(1, None, "connection refused"))
+    effects = driven.step(ev.HandshakeFailed(1, "connection refused"))
     assert of(driven.step(ev.Tick(), after=SUSPICION_S), do.SendHello) and not of(effects, do.Log)
 
 
@@ -159,7 +159,7 @@ def test_neighbor_that_is_just_leaving_refuses_a_hello_without_an_error():
     driven = Driven("lockstep", peers=2)
     driven.exchange()
     leave(driven, 1)
-    effects = driven.step(ev.HandshakeFailed(1, RefusalCode.SHUTTING_DOWN, "peer 1 is leaving"))
+    effects = driven.step(ev.HandshakeFailed(1, Refusal(RefusalCode.SHUTTING_DOWN, "peer 1 is leaving")))
     assert not [line for line in of(effects, do.Log) if line.level == "error"]
     assert not driven.state.neighbors[1].refusal and driven.state.neighbors[1].hello_at is not None
 

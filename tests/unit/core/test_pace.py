@@ -17,7 +17,7 @@ from peer.core.constants import DEFAULTS, Constants
 from peer.core.engine import Engine
 from peer.core.liveness import NeighborState
 from peer.core.lockstep import Lockstep, RoundRate
-from peer.core.messages import Heartbeat, ModelHeader, Outcome, Pass, Phase, Select
+from peer.core.messages import Heartbeat, ModelHeader, Pass, Phase, Select
 from peer.core.stages import Stage
 from peer.core.state import State
 from tests.simulation.options import manifest
@@ -83,7 +83,7 @@ class Driven:
         effects = []
         for n in neighbors:
             while self.state.neighbors[n].outbox.pending():
-                effects += self.step(ev.SendAnswered(n, Outcome.FOLDED))
+                effects += self.step(ev.SendAnswered(n))
         return effects
 
     def round_by_timers(self, *present):
@@ -195,9 +195,9 @@ def test_lockstep_step_is_over_when_delivered_and_taken_or_at_the_deadline():
     assert driven.engine.waits.waiting_for() == [] and not driven.pace.may_close(driven.now), (
         "our offers are not answered"
     )
-    driven.step(ev.SendAnswered(1, Outcome.FOLDED))
+    driven.step(ev.SendAnswered(1))
     assert driven.engine.waits.owed_to() == [2]
-    driven.step(ev.SendAnswered(2, Outcome.FOLDED))
+    driven.step(ev.SendAnswered(2))
     assert driven.engine.stage is Stage.CLOSING
 
 
@@ -594,7 +594,7 @@ def test_neighbor_that_does_not_deliver_is_waited_for_ever_less_and_again_when_i
     lasted = missed_rounds(driven, 12)
     assert lasted[0] >= 20.0 and lasted[1] >= 20.0, "at first to the deadline"
     assert sum(lasted[2:]) < 20.0, lasted
-    driven.step(ev.SendAnswered(1, Outcome.FOLDED))
+    driven.step(ev.SendAnswered(1))
     for _ in range(60):
         driven.round_of(1.0, 1, 2)
     assert driven.state.neighbors[1].misses == 0 and 1 in list(driven.pace.counted_on())

@@ -201,7 +201,7 @@ def test_one_model_goes_to_each_neighbor_and_theta_to_none():
     host = peers[1]._peer.host
     host.closed = False
     incarnation = host.state.neighbors[0].incarnation
-    assert host.answer_pull(PullRequest(0, incarnation, host.algorithm.personal)) is RefusalCode.SLOT_OUT_OF_RANGE
+    assert host.answer_pull(PullRequest(0, incarnation, host.algorithm.personal)).code is RefusalCode.SLOT_OUT_OF_RANGE
     assert host.answer_pull(PullRequest(0, incarnation, host.algorithm.own))[0].slot == host.algorithm.own
 
 

@@ -397,9 +397,11 @@ def test_the_most_confident_center_needs_classes():
 
 
 def test_a_late_model_folds_only_into_a_center_that_was_selected_recently():
-    """In round 5, with models up to two rounds old: cluster 0 was last selected in round 3, cluster 1 in round 2."""
-    subject = fedspd(graph_of(clusters=3, pace="async", stale="fold", stale_rounds_max=2))
-    state = FedSpdState(selected=2, trained=(2,), selected_at=(3, 2, 5), round_index=5)
+    """In round 5: cluster 0 was last selected in round 4, cluster 1 in round 3."""
+    subject = fedspd(graph_of(clusters=3, pace="async"))
+    state = FedSpdState(selected=2, trained=(2,), selected_at=(4, 3, 5), round_index=5)
     assert [t.slot for t in subject.targets(state, header(slot=0, round_index=4))] == [0]
     assert subject.targets(state, header(slot=1, round_index=4)) is None
     assert [t.slot for t in subject.targets(state, header(slot=2, round_index=4))] == [2]
+    dropping = fedspd(graph_of(clusters=3, pace="async", stale_weight=0.0))
+    assert dropping.targets(state, header(slot=0, round_index=4)) is None

@@ -178,9 +178,10 @@ class Manifest(_Section):
 
     local_epochs: Annotated[
         int, EffectiveWhen(lambda r: r.run.algorithm != "dpsgd", "algorithm dpsgd takes one step in a round")
-    ] = Field(2, ge=1, le=10_000, description="tau: epochs (or steps) of the training in a round")
-    local_unit: Literal["epoch", "fullbatch_step"] = Field("epoch", description="unit of local_epochs")
-    batch_size: int = Field(100, ge=1, description="samples per optimizer step")
+    ] = Field(2, ge=1, le=10_000, description="tau: epochs of the training in a round")
+    batch_size: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+        100, description="samples per optimizer step; all: an epoch is one step on all samples"
+    )
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="optimizer of the local training")
     learning_rate: float = Field(0.1, gt=0, description="eta: step size of the optimizer")
     learning_rate_decay: Decay = Field(1.0, description="factor in each round, or [factor, rounds]")

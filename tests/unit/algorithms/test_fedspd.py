@@ -49,7 +49,7 @@ def test_a_run_equals_the_oracle(kind, clusters, first_round, mix):
         mix=mix,
         options=options,
         final={"epochs": 3},
-        local_unit="fullbatch_step",
+        batch_size="all",
         local_epochs=4,
         learning_rate=0.5,
         learning_rate_decay=[0.7, 2],
@@ -162,7 +162,7 @@ def test_a_least_weight_is_refused_with_a_partition():
 
 
 def test_the_first_round_is_doubled():
-    graph = graph_of(local_unit="fullbatch_step", rounds=1, options=PLAIN | {"first_round": "paper"})
+    graph = graph_of(batch_size="all", rounds=1, options=PLAIN | {"first_round": "paper"})
     for factor, steps in ((1, 2), (2, 4), (5, 10)):
         g = replace(
             graph, manifest=graph.manifest.model_copy(update={"options": PLAIN | {"first_round_factor": factor}})

@@ -26,6 +26,12 @@ GONE = {
     ),
     "run.limits.weight_max": "Weights and sample counts up to 1e6 are accepted in every run. Remove it.",
     "run.limits.weight_min": "Weights from 1e-9 are sent and accepted in every run. Remove it.",
+    "run.local_unit": "Set run.batch_size to all for epochs of one step on all samples. Else remove it.",
+    "run.fold_order": "Set run.aggregation: sequential is the order of neighbor ids, on_arrival the order of arrival.",
+    "run.stale": "Set run.stale_weight: 0 drops the arrivals of an earlier round, and above 0 they are folded.",
+    "run.stale_rounds_max": (
+        "With run.stale_weight above 0, an arrival up to 1 round old is folded in every run. Remove it."
+    ),
 }
 
 

@@ -40,7 +40,7 @@ ATTACKER, GOOD, STRANGER, OBSERVER = 1, 2, 3, "watcher"
 INCARNATION = 7
 RUN: dict[str, Any] = {
     "rounds": 4,
-    "fold_order": "arrival",
+    "aggregation": "on_arrival",
     "local_epochs": 1,
     # No timer fires during a test, so every change of state is caused by the attacker.
     "timeouts": {"heartbeat_s": 100.0, "suspicion_s": 400.0, "idle_transfer_s": 10.0, "round_deadline_s": 600.0},

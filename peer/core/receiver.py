@@ -304,8 +304,8 @@ class Receiver:
             self._answer_unused(arrival)
             self._answered = True
             return
-        rho = state.manifest.stale_weight ** self._pace.age(header)
-        targets = tuple(replace(target, weight=target.weight * rho) for target in targets)
+        by_age = state.manifest.rho ** self._pace.age(header)
+        targets = tuple(replace(target, weight=target.weight * by_age) for target in targets)
         state.arrivals.folding[arrival.stream] = arrival
         state.totals["models_folded"] += 1
         key = [header.sender, header.incarnation, header.round_index, header.step, header.slot]

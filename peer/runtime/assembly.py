@@ -144,7 +144,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     )
     log.info("learns %s", goal(learner.meaning))
     if settings.check_task:
-        try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
+        try_learner(learner, manifest.learning_rate)
     directory = StateDir(settings.state_dir)
     directory.create()
     lock = StateLock(settings.state_dir)

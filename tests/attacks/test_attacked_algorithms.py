@@ -93,8 +93,9 @@ CASES = {
     "perfedavg": Case({"algorithm": "perfedavg"}, private=0, header=[({"slot": 1}, SLOT)]),
     **{
         name: Case({"algorithm": name}, header=[({"slot": 1}, SLOT)])
-        for name in ("dpfl", "fedrep", "pfedme", "ditto", "apfl", "dpsgd")
+        for name in ("fedrep", "pfedme", "ditto", "apfl", "dpsgd")
     },
+    "dpfl": Case({"algorithm": "dpfl", "aggregation": None}, header=[({"slot": 1}, SLOT)]),  # it reads no aggregation
     "cgpfl": Case(
         {"algorithm": "cgpfl", "options": {"sketch_size": 4}},
         slot=2,

@@ -57,7 +57,7 @@ def steep(restores: int) -> dict[str, object]:
         **{
             "learning_rate": 3.2,
             "local_epochs": 1000,
-            "local_unit": "fullbatch_step",
+            "batch_size": "all",
             "clusters": 1,
             "algorithm": "dfedavg",
         },

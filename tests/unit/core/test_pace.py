@@ -222,11 +222,19 @@ def test_lockstep_waits_for_selections_before_offers(pace, missing):
 
 
 @pytest.mark.parametrize(
-    ("pace", "order", "turn"),
-    [("lockstep", None, 1), ("lockstep", "neighbor_id", 1), ("lockstep", "arrival", None), ("async", None, None)],
+    ("pace", "aggregation", "turn"),
+    [
+        ("lockstep", None, 1),
+        ("lockstep", "sequential", 1),
+        ("lockstep", "batch", 1),
+        ("lockstep", "on_arrival", None),
+        ("async", None, None),
+        ("async", "on_arrival", None),
+        ("async", "batch", None),
+    ],
 )
-def test_turn_is_the_first_neighbor_that_has_not_delivered(pace, order, turn):
-    driven = Driven(pace, fold_order=order)
+def test_turn_is_the_first_neighbor_that_has_not_delivered(pace, aggregation, turn):
+    driven = Driven(pace, aggregation=aggregation)
     driven.exchange()
     assert driven.pace.turn() == turn
     if turn:
@@ -240,11 +248,32 @@ def test_turn_is_the_first_neighbor_that_has_not_delivered(pace, order, turn):
 
 
 @pytest.mark.parametrize(
-    ("pace", "stale", "most"),
-    [("lockstep", None, 0), ("lockstep", "fold", 3), ("async", None, 3), ("async", "drop", 0), ("async", "fold", 3)],
+    ("pace", "weight", "rho"),
+    [("lockstep", None, 0), ("lockstep", 0.9, 0.9), ("async", None, 0.5), ("async", 0.0, 0), ("async", 0.9, 0.9)],
 )
-def test_stale_models_are_folded_by_default_only_in_async_pace(pace, stale, most):
-    assert Driven(pace, stale=stale, stale_rounds_max=3).pace.stale_rounds_max == most
+def test_stale_models_are_folded_by_default_only_in_async_pace(pace, weight, rho):
+    driven = Driven(pace, stale_weight=weight)
+    assert driven.state.manifest.rho == rho and driven.pace.stale_rounds_max == (1 if rho else 0)
+    driven = Driven(pace, stale_weight=weight, constants=Constants(stale_rounds=3))
+    assert driven.pace.stale_rounds_max == (3 if rho else 0)
+
+
+@pytest.mark.parametrize(
+    ("weight", "age", "folded"),
+    [(None, 0, 1.0), (None, 1, 0.5), (None, 2, None), (0.3, 1, 0.3), (1.0, 1, 1.0), (0.0, 0, 1.0), (0.0, 1, None)],
+)
+def test_a_stale_model_weighs_less_or_is_dropped(weight, age, folded):
+    driven = Driven("async", stale_weight=weight)
+    driven.exchange()
+    driven.state.enter_round(5)
+    driven.state.stage = Stage.TRAINING
+    driven.heartbeat(1, 5)
+    arrival = Arrival(header(1, 5 - age), stream=1)
+    effects = driven.step(ev.ArrivalOffered(arrival)) + driven.step(ev.ArrivalComplete(arrival))
+    assert [target.weight for fold in of(effects, do.FoldArrival) for target in fold.targets] == (
+        [folded] if folded else []
+    )
+    assert (do.AnswerArrival(arrival, Outcome.STALE) in effects) == (folded is None)
 
 
 @pytest.mark.parametrize(

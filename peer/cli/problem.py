@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 import typer
 from pydantic import Field
 
-from coordinator_free_bootstrap.errors import named_by_set
+from coordinator_free_bootstrap.errors import written_as
 from coordinator_free_bootstrap.options import fields_of, model_of, parsed
 from coordinator_free_bootstrap.strict_json import loads
 from peer.cli.declared import option_of
@@ -161,12 +161,17 @@ def takes_problem(verb: Callable[..., None]) -> Callable[..., None]:
     @wraps(verb)
     def with_problem(**values: Any) -> None:
         problem = Problem(graph=values.pop("graph"), settings=values.pop("settings"))
-        with named_by_set(*KEYS.model_fields):
+        with written_as(by_set(KEYS.model_fields)):
             verb(problem=problem, **values)
 
     with_problem.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     with_problem.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_problem
+
+
+def by_set(names: Iterable[str]) -> dict[str, str]:
+    """Return how messages name options that a verb reads with ``--set``."""
+    return {name: f"--set {name}" for name in names}
 
 
 def set_keys(settings: list[str]) -> frozenset[str]:

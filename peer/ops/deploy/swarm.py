@@ -14,7 +14,7 @@ from coordinator_free_bootstrap.identity import Subject
 from peer.identity.files import read_file
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import at_addresses, create_and_list_keys, create_observer_key, key_files
-from peer.ops.deploy.run_options import in_compose
+from peer.ops.deploy.run_options import RunOptions
 from peer.ops.deploy.task_file import WORKDIR, UserFile, user_files
 from peer.ops.deploy.text import check_image, fill, mount, write
 
@@ -38,7 +38,7 @@ class Stack:
         shards: folder on every node with ``peer-<id>.safetensors``; each peer can read its own.
         page_port: of the page, on a manager; 0: no page.
         data: that the task reads, on every node.
-        options: further words of `peer run`, for all peers.
+        options: further ones of `peer run`, for all peers.
 
     Raises:
         UsageError: Docker would refuse a value.
@@ -51,7 +51,7 @@ class Stack:
     shards: str | None = None
     page_port: int = 7480
     data: GivenData | None = None
-    options: tuple[str, ...] = ()
+    options: RunOptions | None = None
 
     def __post_init__(self) -> None:
         check_image(self.image)
@@ -84,7 +84,7 @@ def write_swarm(graph: Graph, out: Path, stack: Stack) -> list[Path]:
             "--shards: expected FOLDER, a folder on every node with peer-0.safetensors, peer-1.safetensors, ... of peer data "
             "split, because run.split is 'shard', got none"
         )
-    own = user_files(graph)
+    own = (*user_files(graph), *([stack.options] if stack.options else []))
     for file in own:
         file.limited(CONFIG_BYTES_MAX, "a config of Docker")
     pinned, keys = create_and_list_keys(at_addresses(graph, ADDRESS), out / "keys")
@@ -171,8 +171,8 @@ class _Writer:
 
     @property
     def _options(self) -> list[str]:
-        data = self.stack.data
-        return [*(data.options if data else ()), *in_compose(self.stack.options)]
+        data, options = self.stack.data, self.stack.options
+        return [*(data.options if data else ()), *(options.words if options else ())]
 
     def _node(self, peer_id: int) -> list[str]:
         nodes = self.stack.nodes

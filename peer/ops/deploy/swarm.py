@@ -36,7 +36,6 @@ class Stack:
         nodes: host names of nodes, to which the peers are dealt in turn; a peer runs only on its node. Empty: Docker chooses.
         state: folder with ``peer-<id>`` that all nodes share; None: volumes, which do not follow a peer to another node.
         shards: folder on every node with ``peer-<id>.safetensors``; each peer can read its own.
-        page_port: of the page, on a manager; 0: no page.
         data: that the task reads, on every node.
         options: further ones of `peer run`, for all peers.
 
@@ -49,7 +48,6 @@ class Stack:
     nodes: tuple[str, ...] = ()
     state: str | None = None
     shards: str | None = None
-    page_port: int = 7480
     data: GivenData | None = None
     options: RunOptions | None = None
 
@@ -88,9 +86,8 @@ def write_swarm(graph: Graph, out: Path, stack: Stack) -> list[Path]:
     for file in own:
         file.limited(CONFIG_BYTES_MAX, "a config of Docker")
     pinned, keys = create_and_list_keys(at_addresses(graph, ADDRESS), out / "keys")
-    if stack.page_port:
-        pinned, observer_keys = create_observer_key(pinned, out / "keys", OBSERVER)
-        keys += observer_keys
+    pinned, observer_keys = create_observer_key(pinned, out / "keys", OBSERVER)
+    keys += observer_keys
     text = dump_graph(pinned)
     if len(text.encode()) > CONFIG_BYTES_MAX:
         raise UsageError(
@@ -119,10 +116,9 @@ class _Writer:
         """Return the stack file."""
         stack = self.stack
         services = "\n".join(map(self._peer, self.graph.ids))
-        page = self._page() if stack.page_port else ""
+        page = self._page()
         volumes = [f"peer-{i}-state" for i in self.graph.ids] if stack.state is None else []
-        volumes += ["page"] if stack.page_port else []
-        lines = [f"  {name}: {{}}" for name in volumes]
+        lines = [f"  {name}: {{}}" for name in (*volumes, "page")]
         if stack.data and stack.data.volume:
             lines += [
                 f"  {name}: {{external: true}}" for name in dict.fromkeys(map(stack.data.for_peer, self.graph.ids))
@@ -131,14 +127,12 @@ class _Writer:
             "stack.yml",
             peers=len(self.graph.nodes),
             image=stack.image,
-            page_port=stack.page_port,
             services=services,
             page=page,
-            page_network="  page: {driver: overlay}\n" if page else "",
             graph=self.graph_name,
             configs=_files(self.configs),
             secrets=_files(self.secrets),
-            volumes="volumes:\n" + "\n".join(lines) if lines else "",
+            volumes="\n".join(lines),
         )
 
     def _peer(self, peer_id: int) -> str:
@@ -181,7 +175,7 @@ class _Writer:
     def _page(self) -> str:
         secret, certificate = self._key(OBSERVER)
         configs = f"{{source: {self.graph_name}, target: /graph/graph.json}}, {certificate}"
-        return fill("stack-page.yml", image=self.stack.image, port=self.stack.page_port, configs=configs, secret=secret)
+        return fill("stack-page.yml", image=self.stack.image, configs=configs, secret=secret)
 
     def _key(self, subject: Subject) -> tuple[str, str]:
         """Note a key as a secret and its certificate as a config; return the entries of the service that gets them."""

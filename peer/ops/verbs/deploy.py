@@ -110,12 +110,6 @@ def swarm(
     shards: Annotated[str | None, _shards("FOLDER", "Folder on every node")] = None,
     data: Annotated[str | None, _data("FOLDER|VOLUME", "a folder or file of every node, or a Docker volume")] = None,
     options: Options = None,
-    page_port: Annotated[
-        int,
-        typer.Option(
-            min=0, max=65_535, help="Port of the page on a manager, plain HTTP on all its addresses; 0: no page."
-        ),
-    ] = 7480,
 ) -> None:
     """Write a stack for Docker Swarm: peers on all nodes of the swarm, and a page of the run; missing keys are generated.
 
@@ -134,7 +128,6 @@ def swarm(
         nodes=tuple(each for each in node or () if "=" not in each),
         state=state,
         shards=shards,
-        page_port=page_port,
         data=data_on_nodes(data, graph) if data else None,
         options=run_options(options, IN_CONTAINERS),
     )

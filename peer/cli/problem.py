@@ -161,7 +161,7 @@ def takes_problem(verb: Callable[..., None]) -> Callable[..., None]:
     @wraps(verb)
     def with_problem(**values: Any) -> None:
         problem = Problem(graph=values.pop("graph"), settings=values.pop("settings"))
-        with written_as(by_set(KEYS.model_fields)):
+        with written_as({**by_set(KEYS.model_fields), "task": "--set run.task"}):
             verb(problem=problem, **values)
 
     with_problem.__signature__ = Signature(parameters)  # type: ignore[attr-defined]

@@ -1,6 +1,7 @@
 """An option is declared once: commands, Python calls and settings take its type, default, bounds and help from there."""
 
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import coordinator_free_bootstrap
 import peer
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.options import fields_of
@@ -16,6 +18,7 @@ from peer.bed.api.testbed import Testbed
 from peer.bed.options import BedOptions, bed_options
 from peer.bed.verbs.testbed import IN_SETTINGS
 from peer.cli.main import app
+from peer.cli.problem import KEYS
 from peer.runtime.assembly import LocalSettings
 from peer.runtime.local_options import IN_FILE, LocalOptions, complete_options, limits_form, listen_address, log_form
 from peer.runtime.options_file import options_in
@@ -170,3 +173,25 @@ def test_a_testbed_refuses_a_precision_before_any_peer_starts(tmp_path):
     with pytest.raises(UsageError, match=r"^--set amp: expected 'bf16', got 'fp16'"):
         CliRunner().invoke(app, words, catch_exceptions=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_messages_name_options_that_exist():
+    """Before, messages told users to give --cert, --key, --host and --input, which are gone."""
+    known = {*IN_FILE, *IN_SETTINGS, *KEYS.model_fields}
+    for path in all_verbs(get_command(app)):
+        known |= {each.opts[-1].removeprefix("--").replace("-", "_") for each in path.params}
+    files = [path for root in (peer, coordinator_free_bootstrap) for path in Path(root.__file__).parent.rglob("*.py")]
+    option = re.compile(r"""\bOption\(["'](\w+)["']\)""")
+    named = {(name, path.name) for path in files for name in option.findall(path.read_text())}
+    assert len(named) > 30
+    assert {(name, file) for name, file in named if name not in known} == set()
+
+
+def all_verbs(command, context=None):
+    """Yield each verb of a group, and of its groups."""
+    if not hasattr(command, "list_commands"):
+        yield command
+        return
+    context = command.context_class(command, parent=context, info_name=command.name)
+    for name in command.list_commands(context):
+        yield from all_verbs(command.get_command(context, name), context)

@@ -78,12 +78,16 @@ class Problem:
         """
         from coordinator_free_bootstrap.errors import UsageError
 
-        return parsed(KEYS, local_settings(self.settings, KEYS.model_fields)[0], error=UsageError)
+        return parsed(KEYS, self._split[0], error=UsageError)
 
     @property
     def run_settings(self) -> list[str]:
         """Return the settings of manifest keys."""
-        return local_settings(self.settings, KEYS.model_fields)[1]
+        return self._split[1]
+
+    @cached_property
+    def _split(self) -> tuple[dict[str, object], list[str]]:
+        return local_settings(self.settings, KEYS.model_fields)
 
     @property
     def names_task(self) -> bool:

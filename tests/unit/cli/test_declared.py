@@ -58,7 +58,7 @@ def test_defaults_are_those_declared_where_nothing_is_given(tmp_path):
     assert options["state_dir"].parts[-2:] == ("state", "peer-3")
     for name, field in fields_of(LocalOptions).items():
         assert name == "state_dir" or options[name] == field.default
-    assert LocalSettings(tmp_path).options == options | {"state_dir": tmp_path}
+    assert LocalSettings.at(tmp_path).options == options | {"state_dir": tmp_path}
 
 
 @pytest.mark.parametrize(

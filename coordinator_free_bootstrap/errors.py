@@ -199,7 +199,8 @@ class ConfigProblem:
     @classmethod
     def without_effect(cls, key: Option | str, got: object, why: str) -> ConfigProblem:
         """Return the problem of a key that is given and changes nothing."""
-        return cls(key, f"no value (no effect, because {why})", repr(got), "Remove it.")
+        shown = str(got) if hasattr(got, "__fspath__") else got
+        return cls(key, f"no value (no effect, because {why})", repr(shown), "Remove it.")
 
 
 class PeerError(Exception):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator_free_bootstrap.validation import refuse_without
+from coordinator_free_bootstrap.errors import Option
+from coordinator_free_bootstrap.options import refuse_given
 from peer.cli.problem import Amp, DataRoot, Settings
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def run(
     from peer.lab.unfinished import refuse_other_runs
 
     kind, ray, stacked = backend_named(backend)
-    refuse_without("with --backend simulated", kind == "simulated", amp=amp)
+    if kind != "simulated":
+        refuse_given(f"{Option('backend')} is {kind}", amp=amp)
     console = Console(stderr=True, highlight=False, markup=False)
     experiment = load_experiment(file)
     chosen = Scale(scale, tuple(settings or ()))

@@ -29,9 +29,7 @@ Settings = Annotated[
     typer.Option("--set", metavar="RUN.KEY=VALUE", help="Set a manifest key, e.g. run.split_options.k=4. Repeatable."),
 ]
 _LOCAL = fields_of(LocalOptions)
-DataRoot = Annotated[Path | None, option_of("data_root", _LOCAL["data_root"])]
 Exports = Annotated[list[str] | None, option_of("export", _LOCAL["export"])]
-Amp = Annotated[str | None, option_of("amp", _LOCAL["amp"])]
 
 
 class ProblemKeys(TypedDict, total=False):

@@ -20,11 +20,12 @@ This module imports only the standard library. Exit codes are defined here and n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Literal
 
 
@@ -229,7 +230,9 @@ _EXPLAINED = {  # cause, the messages that get it as an answer, remedy; `docs/ge
 
 Face = Literal["command line", "python"]
 _face: ContextVar[Face | None] = ContextVar("face", default=None)
-_set_keys: ContextVar[frozenset[str]] = ContextVar("set_keys", default=frozenset())
+_written: ContextVar[Mapping[str, str]] = ContextVar(
+    "written", default=MappingProxyType({})
+)  # option -> as the user wrote it
 
 
 @contextmanager
@@ -243,13 +246,13 @@ def names_for(face: Face) -> Iterator[None]:
 
 
 @contextmanager
-def named_by_set(*names: str) -> Iterator[None]:
-    """Name these options ``--set NAME`` in the messages of a block: the verb that runs reads them there."""
-    token = _set_keys.set(frozenset(names))
+def written_as(forms: Mapping[str, str]) -> Iterator[None]:
+    """Name options in the messages of a block as the user wrote them there: ``{"threads": "threads in options.toml"}``."""
+    token = _written.set({**_written.get(), **forms})
     try:
         yield
     finally:
-        _set_keys.reset(token)
+        _written.reset(token)
 
 
 def face() -> Face:
@@ -259,21 +262,24 @@ def face() -> Face:
 
 @dataclass(frozen=True)
 class Option:
-    """An option or argument in a message: ``--data-root`` on the command line, ``data_root`` in Python.
+    """An option or argument in a message: ``--data-root`` on the command line, ``data_root=`` in Python.
 
     >>> f"give {Option('data_root')}"
     'give --data-root'
     >>> with names_for("python"):
     ...     f"give {Option('data_root')}"
-    'give data_root'
+    'give data_root='
+    >>> with written_as({"data_root": "data_root in options.toml"}):
+    ...     f"remove {Option('data_root')}"
+    'remove data_root in options.toml'
     """
 
     name: str
 
     def __str__(self) -> str:
-        if face() != "command line":
-            return self.name
-        return f"--set {self.name}" if self.name in _set_keys.get() else f"--{self.name.replace('_', '-')}"
+        if written := _written.get().get(self.name):
+            return written
+        return f"{self.name}=" if face() == "python" else f"--{self.name.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
@@ -301,7 +307,8 @@ class ConfigProblem:
     @classmethod
     def without_effect(cls, key: Option | str, got: object, why: str) -> ConfigProblem:
         """Return the problem of a key that is given and changes nothing."""
-        return cls(key, f"no value (no effect, because {why})", repr(got), "Remove it.")
+        shown = str(got) if hasattr(got, "__fspath__") else got
+        return cls(key, f"no value (no effect, because {why})", repr(shown), "Remove it.")
 
 
 class PeerError(Exception):

@@ -253,7 +253,7 @@ async def under_attack(
     manifest = parse_manifest(merged(RUN, run or {}), "target")
     graph = pin(Graph(nodes, ((0, 1), (0, 2), (2, 3)), manifest), [pair.certificate for pair in pairs.values()])
     tls = MutualTls(graph, 0, pairs[0])
-    parts = assemble(0, graph, LocalSettings(directory))
+    parts = assemble(0, graph, LocalSettings.at(directory))
     shown = _TerminatedTls(tls) if plaintext else tls
     world = AsyncioWorld(parts, shown, limits)  # type: ignore[arg-type]
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -123,7 +123,7 @@ async def _to_end(
     from peer.store.state_dir import StateDir
 
     schedule = schedule_of(options)
-    settings = LocalSettings.of(options, page=metrics, check_task=True, task=task)
+    settings = LocalSettings(options, metrics, check_task=True, task=task)
     live = part("LiveExport")(settings.state_dir, options["export"])
 
     async def ready() -> AsyncioWorld:

@@ -51,7 +51,7 @@ class SimulatedSettings:
         amp: "bf16" for mixed precision, else None.
         threads: PyTorch threads; more than one may change the last bits.
         stacked: train all peers' models of a round as one; None: on a GPU.
-        fold_threads: receivers that fold at the same time; never changes a bit.
+        fold_threads: receivers that fold at the same time; never changes a bit. None: ``threads``.
         models: whether the cluster models are written at the end.
         task: an object to use in place of the task that the manifest names.
         tell: told in a sentence what an interrupted or failed run has left, and that the next one goes on from it; None: such a
@@ -63,7 +63,7 @@ class SimulatedSettings:
     amp: str | None = None
     threads: int = 1
     stacked: bool | None = None
-    fold_threads: int = 1
+    fold_threads: int | None = None
     models: bool = True
     task: Task | None = None
     tell: Callable[[str], None] | None = None
@@ -103,7 +103,7 @@ def simulate(
     network = VirtualNetwork(
         perform_all=Together().perform if stacked else perform_in_turn,
         on_record=watch.record,
-        fold_threads=settings.fold_threads,
+        fold_threads=settings.fold_threads or settings.threads,
         keeps_checkpoints=directory is not None and settings.tell is not None,
     )
     if directory is not None and settings.tell is not None:

@@ -58,7 +58,7 @@ class HonestPeer(AsyncioWorld):
     """
 
     def __init__(self, liar: Liar, peer_id: int, graph: Graph, pair: KeyPair, directory: Path) -> None:
-        super().__init__(assemble(peer_id, graph, LocalSettings(directory)), MutualTls(graph, peer_id, pair))
+        super().__init__(assemble(peer_id, graph, LocalSettings.at(directory)), MutualTls(graph, peer_id, pair))
         self.host.state.constants = replace(DEFAULTS, wait_rounds_behind=3)  # fewer rounds than the liar's claims
         self.largest = {"streams": 0, "buffers": 0, "tasks": 0}
         self.initial_norm = float(np.linalg.norm(self.host.workspace.models.model(0)))

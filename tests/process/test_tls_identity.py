@@ -449,13 +449,13 @@ def test_unusable_key_ends_the_peer_without_plaintext(
 
 def test_keys_are_found_by_the_folder(tmp_path: Path) -> None:
     """`peer keygen` names them by the peer; on a device with one peer they may be `peer.pem` and `peer.key`."""
-    settings = LocalSettings(tmp_path / "state", certs=tmp_path)
+    settings = LocalSettings.at(tmp_path / "state", certs=tmp_path)
     assert key_files(3, settings) == KeyFiles.of(tmp_path, 3)
     plain = KeyFiles(tmp_path / "peer.pem", tmp_path / "peer.key")
     plain.certificate.touch()
     plain.key.touch()
     assert key_files(3, settings) == plain
-    assert key_files(3, LocalSettings(tmp_path / "state")) == KeyFiles.of(tmp_path / "state" / "identity", 3)
+    assert key_files(3, LocalSettings.at(tmp_path / "state")) == KeyFiles.of(tmp_path / "state" / "identity", 3)
     KeyFiles.of(tmp_path, 3).certificate.touch()
     KeyFiles.of(tmp_path, 3).key.touch()
     assert key_files(3, settings) == KeyFiles.of(tmp_path, 3)

@@ -47,7 +47,7 @@ class ByzantinePeer(AsyncioWorld):
     """
 
     def __init__(self, bed: Bed, peer_id: int, attack: Attack) -> None:
-        settings = LocalSettings(bed.place(peer_id).root)
+        settings = LocalSettings.at(bed.place(peer_id).root)
         graph = load_graph(bed.directory / "graph.json")  # the testbed has pinned all keys in it
         super().__init__(assemble(peer_id, graph, settings), transport_security(peer_id, graph, settings))
         self._bed, self._attack = bed, attack

@@ -132,14 +132,14 @@ class Supervisor:
         place = StateDir.of_peer(self.directory, peer_id)
         self.cannot_start.discard(peer_id)
         self._starts[peer_id] += 1
-        settings = LocalSettings(
+        settings = LocalSettings.at(
             place.root,
             data_root=self.options["data_root"],
             amp=self.options["amp"],
             threads=self.threads,
             insecure=self.options["insecure"],
-            traceback=self.traceback,
         )
+        settings.traceback = self.traceback
         sockets = self.parent_sockets if gate else []  # a spawned peer inherits none
         pipes = [pipe for pair in self._pipes.values() for pipe in pair]
         arguments = (peer_id, self.graph_of(peer_id), settings, self.failpoints.get(peer_id), sockets, pipes, gate)

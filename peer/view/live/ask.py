@@ -24,7 +24,7 @@ from peer.identity.files import OBSERVER, KeyFiles, identity_files
 from peer.store.records import STATES
 from peer.store.state_dir import StateDir
 from peer.view.state.events import LoggedEvent, merged
-from peer.view.state.hearsay import Hearsay
+from peer.view.state.hearsay import with_endings
 from peer.view.state.peer_state import PeerState
 from peer.view.state.peer_status import PeerStatus, read_status
 from peer.view.state.places import state_directories
@@ -99,19 +99,16 @@ def _silent(peer_id: int, reason: str) -> LoggedEvent:
     return LoggedEvent(time.time(), peer_id, "silent", {"reason": reason})
 
 
-def view_of(
-    graph: Graph | None, news: list[LoggedEvent], places: Mapping[int, StateDir], heard: Hearsay | None = None
-) -> View:
+def view_of(graph: Graph | None, news: list[LoggedEvent], places: Mapping[int, StateDir]) -> View:
     """Return the state of peers that were asked; a peer that gave no answer is read from its state directory, if it has one.
 
     Args:
         graph: of the run; None: not known.
         news: what the peers answered.
         places: state directories on this machine, by peer id.
-        heard: what was heard before; it tells how peers ended whose state directories are elsewhere.
     """
     log = EventLog(graph.ids if graph else ())
-    told = (heard or Hearsay()).take(news)
+    told = with_endings(news)
     news = [before if before.peer in places else after for before, after in zip(news, told, strict=True)]
     silent = [event.peer for event in news if event.kind == "silent" and event.peer in places]
     tails = [PeerTail(peer_id, places[peer_id]) for peer_id in silent if peer_id is not None]
@@ -139,14 +136,13 @@ def why_unusable(error: RemoteProtocolError) -> str:
     return refusal.reason if refusal.reason.startswith("not a valid ") else f"not a valid status: {refusal.reason}"
 
 
-def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None, heard: Hearsay | None = None) -> View:
+def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None) -> View:
     """Ask the peers of a graph file or a testbed directory, or the plaintext peer at ``host:port``; return their state.
 
     Args:
         where: one of these.
         certs: see `observer_of`.
         proxy: dials the addresses of peers; default: they are dialed directly. Those of a testbed are on this machine.
-        heard: what was heard before, where one asks again and again.
 
     Raises:
         UsageError: ``where`` is none of these.
@@ -160,16 +156,16 @@ def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None, h
         graph = load_graph(path / "graph.json")
         files: KeyFiles = identity_files(path, OBSERVER)
         tls = load_tls(graph, OBSERVER, files) if graph.observers and files.exist() else None
-        return view_of(graph, asyncio.run(answers(graph, tls)), state_directories(path), heard)
+        return view_of(graph, asyncio.run(answers(graph, tls)), state_directories(path))
     if path.is_file():
         graph, tls = observer_of(path, certs)
-        return view_of(graph, asyncio.run(answers(graph, tls, proxy)), state_directories(path.parent), heard)
+        return view_of(graph, asyncio.run(answers(graph, tls, proxy)), state_directories(path.parent))
     try:
         split_address(where)
     except ValueError as error:
         allowed = f"a graph file, the {Option('out')} directory of a testbed, or host:port of a plaintext peer"
         raise UsageError(f"{shown(where)}: expected {allowed}, got no such file or directory") from error
-    return view_of(None, [answered(plaintext_status(where, proxy))], {}, heard)
+    return view_of(None, [answered(plaintext_status(where, proxy))], {})
 
 
 def observer_of(path: Path, certs: Path | None) -> tuple[Graph, MutualTls | None]:

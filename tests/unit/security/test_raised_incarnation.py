@@ -18,7 +18,7 @@ from tests.simulation.options import manifest
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     graph = make_graph("line", 2, manifest=manifest(algorithm="dfca"))
-    parts = assemble(0, graph, LocalSettings(tmp_path, insecure=True))
+    parts = assemble(0, graph, LocalSettings.at(tmp_path, insecure=True))
     made = AsyncioWorld(parts)
     made.events = []
     monkeypatch.setattr(made.host, "post", made.events.append)

@@ -90,11 +90,11 @@ async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None =
 
 def answered(status: PeerStatus) -> LoggedEvent:
     """Return the event of an answer."""
-    return LoggedEvent(time.time(), status.peer_id, "status", {"status": status})
+    return LoggedEvent(time.time(), status.peer_id, {"kind": "status", "status": status})
 
 
 def _silent(peer_id: int, reason: str) -> LoggedEvent:
-    return LoggedEvent(time.time(), peer_id, "silent", {"reason": reason})
+    return LoggedEvent(time.time(), peer_id, {"kind": "silent", "reason": reason})
 
 
 def view_of(

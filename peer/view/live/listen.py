@@ -20,11 +20,13 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import load_graph, save_graph
 from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps, loads, printable
+from peer.core.metric import Metric
 from peer.store.files import storage_errors, write_json
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
+from peer.view.state.peer_state import values_in
 from peer.view.state.peer_status import PeerStatus, read_status
-from peer.view.state.records import JsonRecord, problem_of_line
+from peer.view.state.records import problem_of_line
 from peer.view.state.tail import OBSERVED, PeerTail
 from peer.wire.client import NeighborLink
 from peer.wire.proxy import HttpProxy
@@ -53,7 +55,7 @@ class PeerNotes:
         completed: whether it has completed all rounds.
     """
 
-    def __init__(self, directory: Path, peer_id: int, write: Callable[[JsonRecord], None]) -> None:
+    def __init__(self, directory: Path, peer_id: int, write: Callable[[dict[str, Any]], None]) -> None:
         self.peer_id = peer_id
         self.place = StateDir.of_peer(directory, peer_id)
         self.place.root.mkdir(parents=True, exist_ok=True)
@@ -74,12 +76,13 @@ class PeerNotes:
 
     def _resume(self) -> None:
         for event in PeerTail(self.peer_id, self.place).read_history():
-            if event.kind == "start":
-                self.incarnation = event.data.get("incarnation")
-            elif event.kind == "round":
-                self.next_round = max(self.next_round, event.data["round_index"] + 1)
-            elif event.kind == "neighbor":
-                self._neighbors[str(event.data["neighbor"])] = event.data["state"]
+            data = event.data
+            if data["kind"] == "start":
+                self.incarnation = data.get("incarnation")
+            elif data["kind"] == "round":
+                self.next_round = max(self.next_round, data["round_index"] + 1)
+            elif data["kind"] == "neighbor":
+                self._neighbors[str(data["neighbor"])] = data["state"]
 
     # ---- what the peer says ---------------------------------------------------------------------------------------------
 
@@ -93,7 +96,7 @@ class PeerNotes:
         self._silent = ""
         if status.incarnation != self.incarnation:
             self.incarnation = status.incarnation
-            metric, *more = (each.model_dump(exclude={"value"}) for each in (status.metric, *status.more_metrics))
+            metric, *more = (Metric.from_json(each).as_json() for each in (status.metric, *status.more_metrics))
             told = {"more_metrics": more} if more else {}
             self._line("start", peer_id=self.peer_id, metric=metric, true_cluster=status.true_cluster, **told)
             self.ended = self.completed = False
@@ -143,8 +146,8 @@ class PeerNotes:
             "exit_code": status.exit_code,
             "incarnation": status.incarnation,
             "rounds_completed": status.round_index,
-            "metric": status.metric.model_dump(),
-            **({"metrics": {each.name: each.value for each in status.more_metrics}} if status.more_metrics else {}),
+            "metric": status.metric,
+            **({"metrics": values_in(status.more_metrics)} if status.more_metrics else {}),
             "cluster_index": status.cluster_index,
             "totals": status.totals,
             "refusals": status.refusals,
@@ -264,7 +267,7 @@ class Listener:
             notes.hear(status, batch)
         return True
 
-    def _write(self, line: JsonRecord) -> None:
+    def _write(self, line: dict[str, Any]) -> None:
         with (
             storage_errors("append to", self._observed),
             open(ordinary_file(self._observed), "a", encoding="utf-8") as file,
@@ -333,7 +336,7 @@ def ending_of(status: PeerStatus) -> str | None:
     return "completed" if status.phase == "finished" or status.round_index >= status.rounds_total else "left"
 
 
-def round_line(text: str) -> JsonRecord:
+def round_line(text: str) -> dict[str, Any]:
     """Return the fields of a foreign round record that are known here, validated.
 
     Raises:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from peer.view.state.events import LoggedEvent, status_of
+from peer.store.records import Summary
+from peer.view.state.events import LoggedEvent
 from peer.view.state.peer_status import PeerStatus
-from peer.view.state.records import JsonRecord
 
 
 class Hearsay:
     """What was heard in all rounds of questions so far; a peer that answers again has not ended."""
 
     def __init__(self) -> None:
-        self._endings: dict[int, JsonRecord] = {}
+        self._endings: dict[int, Summary] = {}
         self.anyone = False
 
     def take(self, news: list[LoggedEvent]) -> list[LoggedEvent]:
@@ -22,12 +22,12 @@ class Hearsay:
         Args:
             news: of one round of questions: an event ``status`` or ``silent`` for each peer.
         """
-        statuses = [event for event in news if event.kind == "status"]
+        statuses = [event.data["status"] for event in news if event.data["kind"] == "status"]
         self.anyone |= bool(statuses)
-        for event in statuses:
-            self._hear_neighbors(status_of(event))
-        for event in statuses:  # what a peer says itself counts more
-            self._hear_itself(event)
+        for status in statuses:
+            self._hear_neighbors(status)
+        for status in statuses:  # what a peer says itself counts more
+            self._hear_itself(status)
         return [self._ended(event) if event.kind == "silent" else event for event in news]
 
     def _hear_neighbors(self, status: PeerStatus) -> None:
@@ -39,16 +39,13 @@ class Hearsay:
             elif state == "alive":
                 self._endings.pop(neighbor, None)
 
-    def _hear_itself(self, event: LoggedEvent) -> None:
-        if event.peer is None:
-            return
-        status = status_of(event)
+    def _hear_itself(self, status: PeerStatus) -> None:
         done = status.round_index
-        self._endings.pop(event.peer, None)
+        self._endings.pop(status.peer_id, None)
         if status.outcome:
-            self._note(event.peer, status.outcome, done, [])
+            self._note(status.peer_id, status.outcome, done, [])
         elif status.phase == "finished":  # all rounds are done; it answers until its neighbors have finished too
-            self._note(event.peer, "completed", done, [])
+            self._note(status.peer_id, "completed", done, [])
 
     def _note(self, peer_id: int, status: str, rounds: int, told_by: Iterable[int]) -> None:
         before = self._endings.get(peer_id, {})
@@ -59,4 +56,6 @@ class Hearsay:
 
     def _ended(self, event: LoggedEvent) -> LoggedEvent:
         ending = self._endings.get(event.peer) if event.peer is not None else None
-        return event if ending is None else LoggedEvent(event.at, event.peer, "summary", dict(ending))
+        if ending is None:
+            return event
+        return LoggedEvent(event.at, event.peer, {"kind": "summary", "summary": ending.copy()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -63,7 +63,7 @@ class PeerStatus(BaseModel):
     true_cluster: Count | None = None
 
 
-def read_status(value: Any, peer_id: int | None = None) -> PeerStatus:
+def read_status(value: object, peer_id: int | None = None) -> PeerStatus:
     """Return a status after validation.
 
     Args:

@@ -21,7 +21,7 @@ from peer.view.state.more_metrics import latest_values, more_metrics_of
 from peer.view.state.peer_state import PeerState, run_state, states, totals_of
 from peer.view.state.reducer import EventLog, RunState
 from peer.view.state.rows import JSON, EdgeRow, Header, PeerRow
-from peer.view.state.timeline import timeline
+from peer.view.state.timeline import TimelineEntry, timeline
 from peer.view.state.waits import alone, waits
 
 TIMELINE_MAX = 500  # newest entries
@@ -91,7 +91,7 @@ class View:
     def header(self, state: RunState) -> Header:
         """Return the numbers of the whole run."""
         peers, metric = list(state.peers.values()), self.metric()
-        values = present(peer.latest("metric_value") for peer in peers)
+        values = present(peer.last.get("metric_value") for peer in peers)
         rounds = [peer.rounds_completed for peer in peers]
         manifest = self.graph.manifest if self.graph else None
         count = states(state.peers)
@@ -130,18 +130,19 @@ class View:
 
     def peer(self, peer: PeerState, state: RunState) -> PeerRow:
         """Return the row of one peer of a state."""
-        algorithm = peer.latest("state") or {}
+        last = peer.last
+        algorithm = last.get("state") or {}
         wait = waits(peer, state.peers, self.graph, state.at)
         return PeerRow(
             id=peer.peer_id,
             status=printable(peer.status, 32),
             exit_code=peer.exit_code,
             round=peer.rounds_completed,
-            metric=peer.latest("metric_value"),
+            metric=last.get("metric_value"),
             metrics=latest_values(peer, self.more_metrics()),
-            loss=peer.latest("loss"),
-            cluster=peer.latest("cluster_index"),
-            true_cluster=peer.latest("true_cluster"),
+            loss=last.get("loss"),
+            cluster=last.get("cluster_index"),
+            true_cluster=last.get("true_cluster"),
             collaborators=algorithm.get("collaborators"),
             mixture=algorithm.get("soft_mixture") or algorithm.get("mixture"),
             waits_for=wait.neighbors,
@@ -158,7 +159,7 @@ class View:
             rounds_with_missing=len(peer.missing),
             refusals=peer.refusals,
             starts=len(peer.incarnations),
-            checkpoint=peer.checkpoint.get("round_index"),
+            checkpoint=peer.checkpoint.get("round_index") if peer.checkpoint else None,
             at=round(peer.at, 3),
         )
 
@@ -167,7 +168,7 @@ class View:
         pairs = self.graph.edges if self.graph else known_edges(state)
         return [edge(state, a, b, self.graph) for a, b in pairs if only is None or a in only or b in only]
 
-    def timeline(self, state: RunState) -> list[JSON]:
+    def timeline(self, state: RunState) -> list[TimelineEntry]:
         """Return the newest `TIMELINE_MAX` entries of the timeline."""
         return timeline(state.news)[-TIMELINE_MAX:]
 
@@ -198,7 +199,8 @@ class View:
             values = present(row.metric for row in rows)
             numbers = statistics(metric, values)
             best = metric.best(values) if values.size else None
-            true = [self.log.newest(peer_id).start.get("true_cluster") for peer_id in lines]
+            starts = [self.log.newest(peer_id).start for peer_id in lines]
+            true = [start.get("true_cluster") if start else None for start in starts]
             found = [row.cluster for row in rows]
             entry = (
                 index, numbers["mean"], numbers["worst"], best, numbers["tenth"], agreement(true, found),
@@ -220,10 +222,10 @@ ROUND = ("round", "mean", "worst", "best", "tenth", "ari", "seconds", "payload_b
 def metric_of(peers: Iterable[PeerState]) -> Metric:
     """Return the metric in the start lines or summaries of peers; accuracy if they have none."""
     for peer in peers:
-        if found := peer.summary.get("metric") or peer.start.get("metric"):
+        started = peer.start.get("metric") if peer.start else None
+        found = peer.summary.get("metric") or started or (peer.answer.metric if peer.answer else None)
+        if found:
             return Metric.from_json(found)
-        if peer.answer is not None:
-            return peer.answer.metric.plain
     return Metric()
 
 
@@ -253,7 +255,7 @@ def present(values: Iterable[float | None]) -> np.ndarray:
 
 def ari(peers: list[PeerState]) -> float | None:
     """Return `agreement` of the peers' latest clusters."""
-    return agreement([p.latest("true_cluster") for p in peers], [p.latest("cluster_index") for p in peers])
+    return agreement([p.last.get("true_cluster") for p in peers], [p.last.get("cluster_index") for p in peers])
 
 
 def seconds_left(peers: list[PeerState], total: int | None) -> float | None:
@@ -272,8 +274,7 @@ def alive(peer: PeerState) -> int | None:
     """Return the number of live neighbors: of its answer or the changes of their states, else of the last round."""
     if peer.neighbors or peer.answered:
         return sum(state == "alive" for state in peer.neighbors.values())
-    of_round: int | None = peer.latest("neighbors_alive")
-    return of_round
+    return peer.last.get("neighbors_alive")
 
 
 def known_edges(state: RunState) -> list[tuple[int, int]]:

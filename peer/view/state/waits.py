@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coordinator_free_bootstrap.graph import Graph
+from peer.core.counters import Totals
 from peer.view.state.peer_state import PeerState
 from peer.view.state.peer_status import PeerStatus
 
@@ -88,7 +89,7 @@ def alone(peer: PeerState) -> str:
         trains, states = answer.phase == "running", answer.neighbors.values()
         count, rounds = answer.totals.get("rounds_alone", 0), answer.round_index
     else:
-        trains, states = bool(peer.round.get("rounds_alone")), peer.neighbors.values()
+        trains, states = bool(peer.round and Totals.of(peer.round).rounds_alone), peer.neighbors.values()
         count, rounds = peer.totals.rounds_alone, peer.rounds_completed
     lonely = trains and count and not {"alive", "suspect"} & {*states}
     return f"no neighbor is live; {count} of {rounds} rounds alone so far" if lonely else ""

@@ -20,7 +20,7 @@ def said(peer_id, **changes):
 
 
 def silent(peer_id):
-    return LoggedEvent(1.0, peer_id, "silent", {"reason": "connection refused"})
+    return LoggedEvent(1.0, peer_id, {"kind": "silent", "reason": "connection refused"})
 
 
 def left(peer_id, rounds):
@@ -52,7 +52,7 @@ def test_what_was_heard_is_kept_until_the_peer_returns():
     assert heard.take([silent(1)])[0].kind == "silent"
     heard.take([said(1, phase="finished", round_index=60)])
     (event,) = heard.take([silent(1)])
-    assert event.data == {"status": "completed", "rounds_completed": 60, "told_by": []}
+    assert event.data["summary"] == {"status": "completed", "rounds_completed": 60, "told_by": []}
     heard.take([said(1, round_index=2)])  # a new run
     assert heard.take([silent(1)])[0].kind == "silent"
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 from typing_extensions import TypedDict
 
 from coordinator_free_bootstrap.strict_json import printable
+from peer.core.counters import Entry
 from peer.view.state.events import EventData, LoggedEvent
 from peer.view.state.peer_state import ending
 
@@ -16,14 +18,14 @@ _FROM_PEERS = ("refused", *_STATES)  # kinds that have in `by` who says so
 
 
 class TimelineEntry(TypedDict):
-    """An entry of the timeline: docs/state.md."""
+    """An entry of the timeline."""
 
-    cursor: int
-    at: float
-    kind: str
-    peer: int | None
-    by: list[int]
-    text: str
+    cursor: Annotated[int, Entry("of the event")]
+    at: Annotated[float, Entry("when, Unix seconds")]
+    kind: Annotated[str, Entry("of the event; of a neighbor its state; `restart`: a later start")]
+    peer: Annotated[int | None, Entry("whom it is about, or null")]
+    by: Annotated[list[int], Entry("peers that say so")]
+    text: Annotated[str, Entry("a sentence")]
 
 
 def timeline(news: Iterable[tuple[int, LoggedEvent]]) -> list[TimelineEntry]:

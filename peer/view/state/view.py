@@ -20,7 +20,7 @@ from peer.view.state.layout import positions
 from peer.view.state.more_metrics import latest_values, more_metrics_of
 from peer.view.state.peer_state import PeerState, run_state, states, totals_of
 from peer.view.state.reducer import EventLog, RunState
-from peer.view.state.rows import JSON, EdgeRow, Header, PeerRow
+from peer.view.state.rows import JSON, AtRound, EdgeRow, Everything, Header, PeerRow, Picture, Since, StateMessage
 from peer.view.state.timeline import TimelineEntry, timeline
 from peer.view.state.waits import alone, waits
 
@@ -43,28 +43,31 @@ class View:
 
     # ---- messages -------------------------------------------------------------------------------------------------------
 
-    def everything(self) -> JSON:
+    def everything(self) -> Everything:
         """Return the newest state, the graph with its layout, and all rounds."""
         state = self.log.state()
-        return finite(self._state(state) | {"graph": self.picture(), "rounds": self.rounds()})  # type: ignore[no-any-return]
+        found: Everything = {**self._state(state), "graph": self.picture(), "rounds": self.rounds()}
+        return finite(found)
 
-    def since(self, cursor: int) -> JSON:
+    def since(self, cursor: int) -> Since:
         """Return what changed after a cursor: its peers, edges and rounds; `header` and `timeline` are always whole."""
         state = self.log.state()
         changed = {peer_id for peer_id, peer in state.peers.items() if peer.position > cursor}
         if self.graph is not None:  # what a peer waits for changes with its neighbors
             changed |= {neighbor for peer_id in changed for neighbor in self.graph.neighbors(peer_id)}
-        return finite(self._state(state, changed) | {"since": cursor, "rounds": self.rounds(cursor)})  # type: ignore[no-any-return]
+        found: Since = {**self._state(state, changed), "since": cursor, "rounds": self.rounds(cursor)}
+        return finite(found)
 
-    def at(self, cursor: int) -> JSON:
+    def at(self, cursor: int) -> StateMessage:
         """Return the state at any cursor, for replay."""
-        return finite(self._state(self.log.state(cursor)))  # type: ignore[no-any-return]
+        return finite(self._state(self.log.state(cursor)))
 
-    def at_round(self, round_index: int) -> JSON:
+    def at_round(self, round_index: int) -> AtRound:
         """Return the state in which every peer has just completed a round; see `EventLog.at_round`."""
-        return finite(self._state(self.log.at_round(round_index)) | {"round": round_index})  # type: ignore[no-any-return]
+        found: AtRound = {**self._state(self.log.at_round(round_index)), "round": round_index}
+        return finite(found)
 
-    def _state(self, state: RunState, only: set[int] | None = None) -> JSON:
+    def _state(self, state: RunState, only: set[int] | None = None) -> StateMessage:
         peers = state.peers if only is None else {peer_id: state.peers[peer_id] for peer_id in sorted(only)}
         return {
             "cursor": state.cursor,
@@ -172,7 +175,7 @@ class View:
         """Return the newest `TIMELINE_MAX` entries of the timeline."""
         return timeline(state.news)[-TIMELINE_MAX:]
 
-    def picture(self) -> JSON | None:
+    def picture(self) -> Picture | None:
         """Return ids, positions and edges of the graph; None without a graph file."""
         if self.graph is None:
             return None

@@ -29,7 +29,7 @@ from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import ModelFormat, Payload
 from peer.core.engine import Engine, make_hello
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply, Select
-from peer.core.metric import Metric
+from peer.core.metric import Metric, MetricRecord
 from peer.core.stages import Stage
 from peer.host.divergence import DivergenceGuard
 from peer.host.line_limits import CHANGES_PER_MINUTE_MAX, LineLimits
@@ -394,14 +394,14 @@ class PeerHost:
             self.last_round = self.last_round | fields  # `final` has evaluated the personalized model
         self.world.record(kind, fields)
 
-    def measured(self) -> dict[str, Any]:
+    def measured(self) -> MetricRecord:
         """Return the metric and its last value, None before the first evaluation."""
-        return self.metric.as_json() | {"value": self.last_round.get("metric_value")}
+        return {**self.metric.as_json(), "value": self.last_round.get("metric_value")}
 
-    def measured_more(self) -> list[dict[str, Any]]:
+    def measured_more(self) -> list[MetricRecord]:
         """Return the task's other metrics and their last values."""
         values = self.last_round.get("metrics") or {}
-        return [metric.as_json() | {"value": values.get(metric.name)} for metric in self.more_metrics]
+        return [{**metric.as_json(), "value": values.get(metric.name)} for metric in self.more_metrics]
 
     def status(self) -> dict[str, Any]:
         """Return what this peer is doing, as JSON-ready values."""

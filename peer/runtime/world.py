@@ -120,8 +120,8 @@ class AsyncioWorld:
 
     def _start_fields(self, port: int) -> dict[str, Any]:
         fields = start_fields(self.host, self.parts.task)
-        fields["notes"] = [*fields["notes"], *self.parts.notes]
-        for note in fields["notes"]:
+        fields["notes"] = notes = [*(fields["notes"] or ()), *self.parts.notes]
+        for note in notes:
             log.warning(note)
         log.info(
             "%s at round %d of %d, %s, neighbors %s, incarnation %d",

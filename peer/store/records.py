@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from coordinator_free_bootstrap.graph import ID_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.counters import COUNTERS, COUNTING, Entry, entries
-from peer.core.metric import MORE_METRICS_MAX
+from peer.core.metric import MORE_METRICS_MAX, MetricRecord
 
 COUNT_MAX = 2**63 - 1
 ENTRIES_MAX = 100_000  # neighbors of one peer
@@ -61,15 +61,6 @@ Confusion = Annotated[  # [true cluster][label]: samples
     Field(min_length=1, max_length=CLUSTERS_MAX),
     AfterValidator(_rectangle),
 ]
-
-
-class MetricRecord(TypedDict, total=False):
-    """A metric in a status, a start line or a summary: `peer.core.metric.Metric`, and in the first and last its value."""
-
-    name: Required[Annotated[str, Field(min_length=1, max_length=64)]]
-    higher_is_better: Required[bool]
-    share: Required[bool]
-    value: Number | None
 
 
 Arrivals = SkipValidation[Sequence[Sequence[int]]]  # readers check them by hand, as a history has many

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from peer.core.counters import COUNTERS, COUNTING, Totals
+from peer.core.metric import MetricRecord
 from peer.store.records import (
     PHASES,
     CheckpointLine,
     EndLine,
     Latest,
-    MetricRecord,
     RefusedLine,
     RoundLine,
     StartLine,

@@ -10,7 +10,8 @@ from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import sentences
-from peer.store.records import COUNT_MAX, ENTRIES_MAX, Count, MetricRecord, MoreMetrics, PeerId, PeerIds, Word
+from peer.core.metric import MetricRecord
+from peer.store.records import COUNT_MAX, ENTRIES_MAX, Count, MoreMetrics, PeerId, PeerIds, Word
 
 PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]

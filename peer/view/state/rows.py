@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from typing_extensions import TypedDict
 
 from peer.core.counters import Entry, Totals
+from peer.core.metric import MetricRecord
 from peer.view.state.timeline import TimelineEntry
 
 JSON = dict[str, Any]
@@ -34,7 +35,7 @@ class Header(Row):
     task: Annotated[str | None, Entry("of the manifest")]
     clusters: Annotated[int | None, Entry("of the manifest")]
     metric: Annotated[
-        JSON, Entry("the task's metric: `name`, `higher_is_better`, `share` (whether its values are in [0, 1])")
+        MetricRecord, Entry("the task's metric: `name`, `higher_is_better`, `share` (whether its values are in [0, 1])")
     ]
     mean: Annotated[float | None, Entry("of the metric over peers, each peer's latest value")]
     std: Annotated[float | None, Entry("standard deviation of the same")]

@@ -102,7 +102,7 @@ class View:
             algorithm=algorithm_of(self.graph, peers),
             task=manifest.task if manifest else None,
             clusters=manifest.clusters if manifest else None,
-            metric=metric.as_json() | {"name": printable(metric.name, 64)},
+            metric={**metric.as_json(), "name": printable(metric.name, 64)},
             **statistics(metric, values),
             measured=int(values.size),
             more_metrics=self._more_statistics(peers),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from numpy.typing import NDArray
+import numpy as np
 
 from coordinator_free_bootstrap import Compared, check_hello, remarks, with_known
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode, RemoteProtocolError
@@ -373,7 +373,7 @@ class PeerHost:
         """Return what a checkpoint keeps, as of now."""
         space, models = self.workspace, self.workspace.models
         values, own = saved(self.state.algorithm_state)
-        arrays: dict[str, NDArray[Any]] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
+        arrays: dict[str, np.ndarray] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
         arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
         arrays |= {f"state/{name}": array for name, array in own.items()}
         arrays |= {f"optimizer/{name}": array for name, array in space.optimizers.items()}

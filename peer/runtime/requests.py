@@ -66,7 +66,7 @@ class Requests:
         self._frame_at: dict[int, float] = {}  # when a frame of a neighbor last stood for a heartbeat
         self._next_stream = 0
         # What the sender of an arrival waits for: that it is read (None) or answered unread; then the reply to the model.
-        self._open: dict[Arrival, asyncio.Future[Any]] = {}
+        self._open: dict[Arrival, asyncio.Future[object]] = {}
 
     # ---- `RequestHandler` -----------------------------------------------------------------------------------------------
 

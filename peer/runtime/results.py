@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 import numpy as np
 
@@ -138,7 +137,7 @@ def start_fields(host: PeerHost, task: Task) -> StartFields:
     return fields
 
 
-def main_cluster(true_cluster: np.ndarray[Any, Any] | None) -> int | None:
+def main_cluster(true_cluster: np.ndarray | None) -> int | None:
     """Return the most frequent of the samples' true clusters, int64 [n]; None where they are not known."""
     if true_cluster is None or len(true_cluster) == 0:
         return None

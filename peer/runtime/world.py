@@ -66,8 +66,8 @@ class AsyncioWorld:
         self._pacing = Pacing.of(self.host.state.graph, self.peer_id, settings.upload_limit, settings.download_limit)
         self._edges = Edges(self.peer_id, self.host.state.graph, tls, settings.proxy, self._pacing)
         self._links = self._edges.links
-        self._sending: dict[int, asyncio.Task[Any]] = {}  # the message in flight to each neighbor
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._sending: dict[int, asyncio.Task[object]] = {}  # the message in flight to each neighbor
+        self._tasks: set[asyncio.Task[object]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[str] | None = None
         self._stop_training = False
@@ -188,13 +188,13 @@ class AsyncioWorld:
             self._fail(error)
             raise
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _spawn(self, work: Coroutine[object, None, object]) -> asyncio.Task[object]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
         return task
 
-    def _task_done(self, task: asyncio.Task[Any]) -> None:
+    def _task_done(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
@@ -308,7 +308,9 @@ class AsyncioWorld:
                 self._log_slow_link(neighbor, "came too late")
         return self.host.sending.push_answered(neighbor, header, reply)
 
-    async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | RefusalCode | None]) -> None:
+    async def _deliver(
+        self, neighbor: int, call: Coroutine[object, None, ev.SendAnswered | RefusalCode | None]
+    ) -> None:
         try:
             answer = await call
         except NeighborUnavailable as error:

@@ -63,7 +63,7 @@ Confusion = Annotated[  # [true cluster][label]: samples
 ]
 
 
-Arrivals = SkipValidation[Sequence[Sequence[int]]]  # readers check them by hand, as a history has many
+ArrivalRows = SkipValidation[Sequence[Sequence[int]]]  # readers check them by hand, as a history has many
 MoreMetrics = Annotated[list[MetricRecord], Field(max_length=MORE_METRICS_MAX)]
 
 # ---- lines of a history -------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class RoundFields(TypedDict, total=False):
 
     active: Annotated[bool | None, told("whether the peer trained in this round (`run.participation`)")]
     seconds: Annotated[dict[str, Number | None] | None, told(f"per phase: {', '.join(PHASES)}", "seconds")]
-    folded: Annotated[Arrivals | None, told("list of [neighbor, incarnation, round, step, slot], in fold order")]
+    folded: Annotated[ArrivalRows | None, told("list of [neighbor, incarnation, round, step, slot], in fold order")]
     missing: Annotated[PeerIds | None, told("ids of neighbors whose models were missing when the round closed")]
     rejected: Annotated[dict[Word, Count] | None, Entry("complete arrivals that failed screening, by refusal code")]
     neighbors_alive: Annotated[Count | None, told("when the round closed", "neighbors")]

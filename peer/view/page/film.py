@@ -16,7 +16,7 @@ from peer.core.metric import Metric
 from peer.store.records import NO_STATE, PHASES, RoundLine
 from peer.view.state.more_metrics import values_of
 from peer.view.state.reducer import EventLog, RoundCell
-from peer.view.state.rows import JSON, Picture, StateMessage
+from peer.view.state.rows import JSON, GraphPicture, StateMessage
 from peer.view.state.view import View, present, statistics
 
 DIGITS = 6  # after the point, of numbers in columns
@@ -220,7 +220,7 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, DIGITS)
 
 
-def layout(picture: Picture | None, ids: list[int]) -> list[list[float]]:
+def layout(picture: GraphPicture | None, ids: list[int]) -> list[list[float]]:
     """Return x and y of each peer, 0 to 1, y down; a circle without a picture of the graph."""
     from math import cos, pi, sin
 

@@ -13,7 +13,7 @@ from coordinator_free_bootstrap.validation import counted
 from peer.store.files import storage_errors
 from peer.view.report.plots import COLORS, PALE, TEXT_COLOR, make_figure
 from peer.view.state.events import seconds_of
-from peer.view.state.records import Fault
+from peer.view.state.records import FaultLine
 from peer.view.state.run_files import RunFiles
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Span:
     end_s: float
 
 
-class TimedFault(Fault):
+class TimedFault(FaultLine):
     """A fault with its time in Unix seconds."""
 
     at: float
@@ -57,7 +57,7 @@ def spans(lines: list[TimedFault], began: float, end_s: float) -> list[Span]:
     return found
 
 
-def _ends(later: Fault, line: Fault, peer: int | None) -> bool:
+def _ends(later: FaultLine, line: FaultLine, peer: int | None) -> bool:
     if peer is not None:  # the undo, or another fault of the process
         return "heal" not in (later["do"], later["undo"]) and peer in (later.get("peers") or ())
     if later["do"] != "heal":

@@ -24,7 +24,7 @@ from typing import Literal
 from typing_extensions import TypedDict
 
 from peer.store.records import HistoryLine, Summary
-from peer.view.state.records import Exit, Fault, Gap, Silent, Status
+from peer.view.state.records import Answered, Exit, FaultLine, Gap, Silent
 
 
 class Ended(TypedDict):
@@ -47,7 +47,7 @@ class Lost(TypedDict):
     kind: Literal["lost"]
 
 
-EventData = HistoryLine | Ended | Process | Lost | Status | Silent | Gap | Fault | Exit  # told apart by ``kind``
+EventData = HistoryLine | Ended | Process | Lost | Answered | Silent | Gap | FaultLine | Exit  # told apart by ``kind``
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def seconds_of(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def events_of(peer: int | None, lines: Iterable[HistoryLine | Fault], after: float = 0.0) -> Iterator[LoggedEvent]:
+def events_of(peer: int | None, lines: Iterable[HistoryLine | FaultLine], after: float = 0.0) -> Iterator[LoggedEvent]:
     """Yield the events of validated history lines (or of the fault timeline, with ``peer`` None).
 
     The order of lines wins over their clocks: a time below that of the line before is raised to it.

@@ -16,7 +16,7 @@ from peer.store.records import ENTRIES_MAX, KINDS, HistoryLine, LineOfLater, Pee
 from peer.view.state.peer_status import PeerStatus
 
 
-class Fault(TypedDict, total=False):
+class FaultLine(TypedDict, total=False):
     """One fault, a line of ``chaos.jsonl``."""
 
     kind: Required[Literal["fault"]]
@@ -36,7 +36,7 @@ class Exit(TypedDict):
     exit_code: Annotated[int, Field(ge=-255, le=255)]
 
 
-class Status(TypedDict):
+class Answered(TypedDict):
     """What a peer answered to an observer."""
 
     kind: Literal["status"]
@@ -67,7 +67,7 @@ class ExitLine(Exit, _Noted):
     """A line of ``exits.jsonl``."""
 
 
-class StatusLine(Status, _Noted):
+class StatusLine(Answered, _Noted):
     """A line of ``watch.jsonl``."""
 
 

@@ -119,7 +119,7 @@ class EdgeRow(Row):
     ]
 
 
-class Picture(TypedDict):
+class GraphPicture(TypedDict):
     """The graph as the report draws it."""
 
     name: str
@@ -152,7 +152,7 @@ class Everything(_WithRounds):
     """The newest state of a run, its graph and all its rounds."""
 
     graph: Annotated[
-        Picture | None,
+        GraphPicture | None,
         Entry("`ids`, `x`, `y` (positions as in the report's picture), `edges`; null without a graph file"),
     ]
 

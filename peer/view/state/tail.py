@@ -20,7 +20,7 @@ from peer.store.state_dir import StateDir
 from peer.view.state.events import LoggedEvent, events_of, merged, seconds_of
 from peer.view.state.peer_status import PeerStatus
 from peer.view.state.places import PLACES, listed, read_summary, state_directories
-from peer.view.state.records import ExitLine, Fault, kept, problem_of, problem_of_line, problem_of_observed
+from peer.view.state.records import ExitLine, FaultLine, kept, problem_of, problem_of_line, problem_of_observed
 from peer.view.state.reducer import EventLog
 
 TIMELINE = (
@@ -220,7 +220,7 @@ class RunTail:
                 self.peers[peer_id] = PeerTail(peer_id, place)
 
     def _read_timeline(self) -> Iterator[LoggedEvent]:
-        for lines in self._timeline.records(lambda line: problem_of(line, Fault)):
+        for lines in self._timeline.records(lambda line: problem_of(line, FaultLine)):
             yield from events_of(None, lines)
 
     def _read_exits(self) -> Iterator[LoggedEvent]:

@@ -20,7 +20,7 @@ from peer.view.state.layout import positions
 from peer.view.state.more_metrics import latest_values, more_metrics_of
 from peer.view.state.peer_state import PeerState, run_state, states, totals_of
 from peer.view.state.reducer import EventLog, RunState
-from peer.view.state.rows import JSON, AtRound, EdgeRow, Everything, Header, PeerRow, Picture, Since, StateMessage
+from peer.view.state.rows import JSON, AtRound, EdgeRow, Everything, GraphPicture, Header, PeerRow, Since, StateMessage
 from peer.view.state.timeline import TimelineEntry, timeline
 from peer.view.state.waits import alone, waits
 
@@ -175,7 +175,7 @@ class View:
         """Return the newest `TIMELINE_MAX` entries of the timeline."""
         return timeline(state.news)[-TIMELINE_MAX:]
 
-    def picture(self) -> Picture | None:
+    def picture(self) -> GraphPicture | None:
         """Return ids, positions and edges of the graph; None without a graph file."""
         if self.graph is None:
             return None

@@ -43,11 +43,16 @@ def takes_options(parameter: str, declared: type, *names: str) -> Callable[[Verb
             given = {name: value for name, value in given.items() if value is not None}
             verb(**{parameter: declared(**given)}, **values)
 
-        with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
-        return with_options
+        return with_parameters(with_options, parameters)
 
     return decorate
+
+
+def with_parameters(verb: Verb, parameters: list[Parameter]) -> Verb:
+    """Return a verb that typer reads as having these parameters."""
+    vars(verb)["__signature__"] = Signature(parameters)
+    verb.__annotations__ = {each.name: each.annotation for each in parameters}
+    return verb
 
 
 def typer_parameter(name: str, field: FieldInfo) -> Parameter:

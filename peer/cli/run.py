@@ -50,8 +50,8 @@ def run(
 
     exit_on_signals()
     if options_file is not None:
-        defaults = complete_options(peer_id, {})
-        given = {name: value for name, value in options.items() if value != defaults[name]}  # type: ignore[literal-required]
+        defaults = dict(complete_options(peer_id, {}))
+        given = {name: value for name, value in options.items() if value != defaults[name]}
         options = complete_options(peer_id, options_in(options_file) | given)
     level, style = log_form(options["log"])
     setup_logging(peer_id, level=level, style=style)

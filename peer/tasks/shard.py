@@ -19,6 +19,7 @@ from peer.tasks.preprocessing import Preprocessing
 
 Kind = Literal["classification", "multilabel", "regression"]
 Part = Literal["train", "validation", "test"]
+_PARTS: tuple[tuple[str, Part], ...] = (("train", "train"), ("val", "validation"), ("test", "test"))  # by name in files
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 TRAIN_SAMPLES_MIN = 2  # BatchNorm needs two samples
 TEST_SAMPLES_MIN = 1
@@ -141,8 +142,8 @@ class Shard:
                 f"shard: class_names: expected one name for each of the {classes} classes, got {len(self.class_names)}"
             )
         arrays: dict[str, Any] = {}
-        for name, part in (("train", "train"), ("val", "validation"), ("test", "test")):
-            x, y = self.part(part)  # type: ignore[arg-type]
+        for name, part in _PARTS:
+            x, y = self.part(part)
             arrays[f"{name}_x"] = _inputs(f"{name}_x", x)
             arrays[f"{name}_y"] = _targets(f"{name}_y", y, kind, classes)
             if count(x) != count(y):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -42,8 +44,9 @@ def status_table(view: View) -> RenderableType:
         cells = _cells(view, state, peer, metric)
         table.add_row(str(peer.peer_id), *(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
     short = len(state.peers) > WRAPPED_PEERS_MAX
-    wrap = {"no_wrap": True, "overflow": "ellipsis"} if short else {}
-    return Group(table, *[Text(note, style="yellow", **wrap) for note in notes(view, state)])  # type: ignore[arg-type]
+    overflow: Literal["ellipsis"] | None = "ellipsis" if short else None
+    lines = [Text(note, style="yellow", no_wrap=short or None, overflow=overflow) for note in notes(view, state)]
+    return Group(table, *lines)
 
 
 def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from peer.host.line_limits import CHANGES_PER_MINUTE_MAX, LineLimits
 from peer.host.receiving import Receiving
 from peer.host.sending import Sending
 from peer.host.world import World
+from peer.store.records import HostStatus
 
 
 class Probe:
@@ -403,13 +404,13 @@ class PeerHost:
         values = self.last_round.get("metrics") or {}
         return [{**metric.as_json(), "value": values.get(metric.name)} for metric in self.more_metrics]
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> HostStatus:
         """Return what this peer is doing, as JSON-ready values."""
         state, now = self.state, self.world.now()
         waiting_for, owed_to = self.engine.waits.waiting_for(), self.engine.waits.owed_to()
         neighbors = state.neighbors.items()
         met = {n: neighbor.liveness.silence_s(now) if neighbor.connected else None for n, neighbor in neighbors}
-        return {
+        status: HostStatus = {
             "peer_id": self.peer_id,
             "incarnation": state.incarnation,
             "phase": str(self.engine.phase()),
@@ -427,9 +428,11 @@ class PeerHost:
             "neighbor_rounds": {str(n): neighbor.round_index for n, neighbor in neighbors},
             "silent_s": {str(n): silence_s for n, silence_s in met.items()},
             "metric": self.measured(),
-            **({"more_metrics": self.measured_more()} if self.more_metrics else {}),
             "cluster_index": self.last_round.get("cluster_index"),
             "totals": state.totals.as_json(),
             "refusals": {str(code): count for code, count in state.refusals.items()},
             "storage_error": state.disk.error or self.history_error,
         }
+        if self.more_metrics:
+            status["more_metrics"] = self.measured_more()
+        return status

@@ -37,6 +37,7 @@ from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields
 from peer.store.history import HistoryWriter
+from peer.store.records import ProcessStatus
 from peer.wire.pacing import Pacing
 from peer.wire.round_ring import RoundRing
 from peer.wire.security import MutualTls
@@ -134,7 +135,7 @@ class AsyncioWorld:
         )
         return {**fields, "port": port, "resumed_from": self.parts.resumed_from}
 
-    def _about(self) -> dict[str, Any]:
+    def _about(self) -> ProcessStatus:
         return about(self.host, self._edges, self._stopped, clusters=self.parts.settings.options["tell_clusters"])
 
     def _reached(self, neighbor: int, incarnation: int) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal, Required, get_args, get_type_hints
+from typing import Annotated, Literal, NotRequired, Required, get_args, get_type_hints
 
 from pydantic import AfterValidator, Field, SkipValidation
 from typing_extensions import TypedDict
 
 from coordinator_free_bootstrap.graph import ID_MAX
+from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.counters import COUNTERS, COUNTING, Entry, entries
 from peer.core.metric import MORE_METRICS_MAX, MetricRecord
@@ -316,6 +317,69 @@ class Summary(TypedDict, total=False):
     digests: Annotated[dict[str, Text] | None, Entry("as in the `start` line")]
     ended_at: Annotated[Time | None, Entry("ISO 8601, UTC")]
     told_by: list[int]  # not in the file: the neighbors that say how a silent peer ended
+
+
+# ---- the status ---------------------------------------------------------------------------------------------------------
+
+PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+class HostStatus(TypedDict):
+    """What a peer is doing, whatever world it is in.
+
+    Attributes:
+        stage: of the run, `peer.core.stages.Stage`.
+        waiting_for: neighbors whose models the round waits for.
+        owed_to: neighbors that have not accepted this peer's models.
+        unchanged_s: seconds since stage or round last changed.
+        deadline_s: seconds until the round closes without the models that are missing then; None if it waits for nobody.
+        metric: of the task, and its last value; `more_metrics`: its others.
+    """
+
+    peer_id: PeerId
+    incarnation: Annotated[int, Field(ge=0, le=INCARNATION_MAX)]
+    phase: Word
+    stage: Word
+    round_index: Count
+    rounds_total: Count
+    persisted_round: Annotated[int, Field(ge=-1, le=COUNT_MAX)]
+    waiting_for: PeerIds
+    owed_to: PeerIds
+    waiting_s: Seconds
+    unchanged_s: Seconds
+    suspicion_s: Seconds
+    deadline_s: NotRequired[Seconds | None]
+    neighbors: Annotated[dict[PeerKey, Word], Field(max_length=ENTRIES_MAX)]
+    neighbor_rounds: Annotated[dict[PeerKey, int], Field(max_length=ENTRIES_MAX)]
+    silent_s: Annotated[dict[PeerKey, Seconds | None], Field(max_length=ENTRIES_MAX)]
+    metric: MetricRecord
+    more_metrics: NotRequired[MoreMetrics]
+    cluster_index: Count | None
+    totals: Annotated[dict[Word, Count], Field(max_length=100)]
+    refusals: Annotated[dict[Word, Count], Field(max_length=100)]
+    storage_error: Annotated[str, Field(max_length=4096)]
+
+
+class ProcessStatus(TypedDict, total=False):
+    """What its process adds.
+
+    Attributes:
+        routes: how each neighbor is called: direct, proxy, tunnel or relay.
+        outcome: how the run of this peer ended: completed, left, refused, alone, diverged or failed; None while it goes on.
+        exit_code: of the process, with `outcome`.
+        true_cluster: where the peer tells it.
+    """
+
+    open_streams: Count
+    routes: Annotated[dict[PeerKey, Word], Field(max_length=ENTRIES_MAX)]
+    outcome: Word | None
+    exit_code: Annotated[int, Field(ge=0, le=255)] | None
+    true_cluster: Count | None
+
+
+class PeerStatus(HostStatus, ProcessStatus):
+    """What a peer answers to an observer."""
 
 
 # ---- states of a run ----------------------------------------------------------------------------------------------------

@@ -278,7 +278,7 @@ class _Place:
         """Refuse."""
         return RefusalCode.SHUTTING_DOWN
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """Return that nothing runs here."""
         return {"phase": "starting"}
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from peer.store.records import Summary
+from peer.store.records import PeerStatus, Summary
 from peer.view.state.events import LoggedEvent
-from peer.view.state.peer_status import PeerStatus
 
 
 class Hearsay:
@@ -31,21 +30,21 @@ class Hearsay:
         return [self._ended(event) if event.kind == "silent" else event for event in news]
 
     def _hear_neighbors(self, status: PeerStatus) -> None:
-        total = status.rounds_total
-        for key, state in status.neighbors.items():
-            neighbor, done = int(key), max(0, status.neighbor_rounds.get(key, 0))
+        total = status["rounds_total"]
+        for key, state in status["neighbors"].items():
+            neighbor, done = int(key), max(0, status["neighbor_rounds"].get(key, 0))
             if state == "left":
-                self._note(neighbor, "completed" if total and done >= total else "left", done, [status.peer_id])
+                self._note(neighbor, "completed" if total and done >= total else "left", done, [status["peer_id"]])
             elif state == "alive":
                 self._endings.pop(neighbor, None)
 
     def _hear_itself(self, status: PeerStatus) -> None:
-        done = status.round_index
-        self._endings.pop(status.peer_id, None)
-        if status.outcome:
-            self._note(status.peer_id, status.outcome, done, [])
-        elif status.phase == "finished":  # all rounds are done; it answers until its neighbors have finished too
-            self._note(status.peer_id, "completed", done, [])
+        done = status["round_index"]
+        self._endings.pop(status["peer_id"], None)
+        if outcome := status.get("outcome"):
+            self._note(status["peer_id"], outcome, done, [])
+        elif status["phase"] == "finished":  # all rounds are done; it answers until its neighbors have finished too
+            self._note(status["peer_id"], "completed", done, [])
 
     def _note(self, peer_id: int, status: str, rounds: int, told_by: Iterable[int]) -> None:
         before = self._endings.get(peer_id, {})

@@ -13,7 +13,7 @@ def more_metrics_of(peers: Iterable[PeerState]) -> list[Metric]:
     """Return the further metrics that the first peer with some names, in the task's order."""
     for peer in peers:
         found = peer.start.get("more_metrics") if peer.start else None
-        if found or (found := peer.answer.more_metrics if peer.answer else None):
+        if found or (found := peer.answer.get("more_metrics") if peer.answer else None):
             return [Metric.from_json(metric) for metric in found]
     return []
 

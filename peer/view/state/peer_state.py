@@ -15,13 +15,13 @@ from peer.store.records import (
     CheckpointLine,
     EndLine,
     Latest,
+    PeerStatus,
     RefusedLine,
     RoundLine,
     StartLine,
     Summary,
 )
 from peer.view.state.events import EventData, LoggedEvent
-from peer.view.state.peer_status import PeerStatus
 
 PACE_WEIGHT = 0.2  # of the newest round in the running mean of seconds per round
 BETWEEN = ("running", "dead", "silent")  # states in which end line and summary are those of an earlier incarnation
@@ -179,7 +179,7 @@ class PeerState:
 
     def _take_status(self, said: PeerStatus) -> None:
         self.answer, self.answer_position, self.silent = said, self.position, ""
-        self.neighbors |= {int(neighbor): state for neighbor, state in said.neighbors.items() if state != "unknown"}
+        self.neighbors |= {int(neighbor): state for neighbor, state in said["neighbors"].items() if state != "unknown"}
 
     # ---- what follows from it -------------------------------------------------------------------------------------------
 
@@ -271,11 +271,11 @@ class PeerState:
         if said is None:
             return {}
         return {
-            "metric_value": said.metric.get("value"),
-            "metrics": values_in(said.more_metrics) or None,
-            "rounds_completed": said.round_index,
-            "cluster_index": said.cluster_index,
-            "true_cluster": said.true_cluster,
+            "metric_value": said["metric"].get("value"),
+            "metrics": values_in(said.get("more_metrics", ())) or None,
+            "rounds_completed": said["round_index"],
+            "cluster_index": said["cluster_index"],
+            "true_cluster": said.get("true_cluster"),
         }
 
     @property

@@ -12,8 +12,18 @@ from coordinator_free_bootstrap.graph import ID_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import sentences
 from peer.core.counters import COUNTERS
-from peer.store.records import ENTRIES_MAX, KINDS, HistoryLine, LineOfLater, PeerId, RoundLine, Small, Text, Time
-from peer.view.state.peer_status import PeerStatus
+from peer.store.records import (
+    ENTRIES_MAX,
+    KINDS,
+    HistoryLine,
+    LineOfLater,
+    PeerId,
+    PeerStatus,
+    RoundLine,
+    Small,
+    Text,
+    Time,
+)
 
 
 class FaultLine(TypedDict, total=False):

@@ -18,7 +18,7 @@ from peer.store.identity_files import held_by
 from peer.store.records import KINDS
 from peer.store.state_dir import StateDir
 from peer.view.state.events import LoggedEvent, events_of, merged, seconds_of
-from peer.view.state.peer_status import PeerStatus
+from peer.view.state.peer_status import read_status
 from peer.view.state.places import PLACES, listed, read_summary, state_directories
 from peer.view.state.records import ExitLine, FaultLine, kept, problem_of, problem_of_line, problem_of_observed
 from peer.view.state.reducer import EventLog
@@ -232,5 +232,5 @@ class RunTail:
         for lines in self._observed.records(problem_of_observed):
             for line in lines:
                 if line["kind"] == "status":
-                    line["status"] = PeerStatus.model_validate(line["status"])
+                    line["status"] = read_status(line["status"])
                 yield LoggedEvent(seconds_of(line["time"]), line["peer_id"], line)

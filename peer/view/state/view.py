@@ -226,7 +226,7 @@ def metric_of(peers: Iterable[PeerState]) -> Metric:
     """Return the metric in the start lines or summaries of peers; accuracy if they have none."""
     for peer in peers:
         started = peer.start.get("metric") if peer.start else None
-        found = peer.summary.get("metric") or started or (peer.answer.metric if peer.answer else None)
+        found = peer.summary.get("metric") or started or (peer.answer["metric"] if peer.answer else None)
         if found:
             return Metric.from_json(found)
     return Metric()
@@ -304,7 +304,7 @@ def edge(state: RunState, a: int, b: int, graph: Graph | None = None) -> EdgeRow
 def edge_kind(ends: dict[int, PeerState], a: int, b: int, graph: Graph | None) -> str | None:
     """Return how the ends of an edge reach each other: as one of them says, the least direct first; else as the graph says."""
     answers = ((ends[i].answer, str(j)) for i, j in ((a, b), (b, a)))
-    said = {answer.routes.get(other) for answer, other in answers if answer is not None}
+    said = {answer.get("routes", {}).get(other) for answer, other in answers if answer is not None}
     found = next((kind for kind in ROUTES if kind in said), None)
     return found or (kind_of(graph, a, b) if graph is not None else None)
 

@@ -15,7 +15,8 @@ from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.counters import COUNTING, Totals, entries
 from peer.observe.metrics import PeerMetrics
 from peer.store.records import KINDS, STATES, AlgorithmFields, Line, Summary, fields_of
-from peer.view.state.rows import EdgeRow, Header, PeerRow
+from peer.view.state.rows import MESSAGES, EdgeRow, Header, PeerRow
+from peer.view.state.timeline import TimelineEntry
 
 DOCS = Path(__file__).resolve().parent
 PAGES = (*sorted(DOCS.glob("*.md")), DOCS.parent / "proto" / "WIRE.md")
@@ -70,6 +71,16 @@ def metrics() -> str:
     return table(("metric", "type", "meaning"), rows.values())
 
 
+def messages() -> str:
+    """Return the keys of the answers of a `View`, and which of them have each."""
+    keys = {name: each.help for message in MESSAGES.values() for name, each in entries(message).items()}
+    rows = []
+    for name, about in keys.items():
+        having = [f"`{method}`" for method, message in MESSAGES.items() if name in entries(message)]
+        rows.append((f"`{name}`", "all" if len(having) == len(MESSAGES) else ", ".join(having), about))
+    return table(("key", "in", "value"), rows)
+
+
 def statuses() -> str:
     """Return the states of a peer's run."""
     rows = (
@@ -93,6 +104,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "counters": lambda: meanings(Totals, "counter"),
     "metrics": metrics,
     "states": statuses,
+    "messages": messages,
+    "timeline": lambda: meanings(TimelineEntry, "key"),
     "header": lambda: meanings(Header, "key"),
     "peers": lambda: meanings(PeerRow, "key"),
     "edges": lambda: meanings(EdgeRow, "key"),

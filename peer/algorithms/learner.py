@@ -82,7 +82,7 @@ class TrainStats:
 class Evaluation:
     """Metric and loss of a model on one part of the shard."""
 
-    metric: float  # accuracy in [0, 1], or the metric of the task
+    metric: float  # value of the task's metric
     loss: float
     samples: int
     metric_name: str = "accuracy"
@@ -149,7 +149,7 @@ class Learner(Protocol):
         """Return a trained copy of a model, a new float32 [d]; the input is not changed."""
 
     def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
-        """Return accuracy (or the task's metric) and mean loss."""
+        """Return the metric value and the mean loss."""
 
     def predict_proba(self, theta: Vector, part: Part = "test") -> npt.NDArray[np.float32]:
         """Return class probabilities [n, C] (regression: predictions)."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from numpy.typing import NDArray
+import numpy as np
 
 from coordinator_free_bootstrap import Compared, check_hello, remarks, with_known
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode, RemoteProtocolError
@@ -29,13 +29,14 @@ from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import ModelFormat, Payload
 from peer.core.engine import Engine, make_hello
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, Select
-from peer.core.metric import Metric
+from peer.core.metric import Metric, MetricRecord
 from peer.core.stages import Stage
 from peer.host.divergence import DivergenceGuard
 from peer.host.line_limits import CHANGES_PER_MINUTE_MAX, LineLimits
 from peer.host.receiving import Receiving
 from peer.host.sending import Sending
 from peer.host.world import World
+from peer.store.records import HostStatus
 
 
 class Probe:
@@ -376,7 +377,7 @@ class PeerHost:
         """Return what a checkpoint keeps, as of now."""
         space, models = self.workspace, self.workspace.models
         values, own = saved(self.state.algorithm_state)
-        arrays: dict[str, NDArray[Any]] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
+        arrays: dict[str, np.ndarray] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
         arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
         arrays |= {f"state/{name}": array for name, array in own.items()}
         arrays |= {f"optimizer/{name}": array for name, array in space.optimizers.items()}
@@ -397,22 +398,22 @@ class PeerHost:
             self.last_round = self.last_round | fields  # `final` has evaluated the personalized model
         self.world.record(kind, fields)
 
-    def measured(self) -> dict[str, Any]:
+    def measured(self) -> MetricRecord:
         """Return the metric and its last value, None before the first evaluation."""
-        return self.metric.as_json() | {"value": self.last_round.get("metric_value")}
+        return {**self.metric.as_json(), "value": self.last_round.get("metric_value")}
 
-    def measured_more(self) -> list[dict[str, Any]]:
+    def measured_more(self) -> list[MetricRecord]:
         """Return the task's other metrics and their last values."""
         values = self.last_round.get("metrics") or {}
-        return [metric.as_json() | {"value": values.get(metric.name)} for metric in self.more_metrics]
+        return [{**metric.as_json(), "value": values.get(metric.name)} for metric in self.more_metrics]
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> HostStatus:
         """Return what this peer is doing, as JSON-ready values."""
         state, now = self.state, self.world.now()
         waiting_for, owed_to = self.engine.waits.waiting_for(), self.engine.waits.owed_to()
         neighbors = state.neighbors.items()
         met = {n: neighbor.liveness.silence_s(now) if neighbor.connected else None for n, neighbor in neighbors}
-        return {
+        status: HostStatus = {
             "peer_id": self.peer_id,
             "incarnation": state.incarnation,
             "phase": str(self.engine.phase()),
@@ -430,9 +431,11 @@ class PeerHost:
             "neighbor_rounds": {str(n): neighbor.round_index for n, neighbor in neighbors},
             "silent_s": {str(n): silence_s for n, silence_s in met.items()},
             "metric": self.measured(),
-            **({"more_metrics": self.measured_more()} if self.more_metrics else {}),
             "cluster_index": self.last_round.get("cluster_index"),
             "totals": state.totals.as_json(),
             "refusals": {str(code): count for code, count in state.refusals.items()},
             "storage_error": state.disk.error or self.history_error,
         }
+        if self.more_metrics:
+            status["more_metrics"] = self.measured_more()
+        return status

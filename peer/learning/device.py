@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Literal
 
 from coordinator_free_bootstrap.errors import ConfigError, Option
@@ -48,12 +49,12 @@ def check_amp(amp: Literal["bf16"] | None, device: str) -> None:
     if amp is None:
         return
     kind = device.partition(":")[0]
-    has = {
+    has: dict[str, Callable[[], bool]] = {
         "cpu": lambda: True,
         "cuda": lambda: torch.cuda.is_bf16_supported(including_emulation=False),
         "mps": lambda: torch.backends.mps.is_macos_or_newer(14, 0),
     }
-    if not has[kind]():  # type: ignore[no-untyped-call]
+    if not has[kind]():
         raise ConfigError(
             f"{Option('amp')} {amp}: the device {device} has no bfloat16 arithmetic; leave {Option('amp')} out"
         )

@@ -142,7 +142,7 @@ class _Step:
         objective = losses
         if self.weights is not None:
             objective = losses * (self.weights if batch is None else self.weights.index_select(0, batch))
-        objective.mean().backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(objective.mean())
         if self.clip is not None or self.center is not None or isinstance(self.optimizer, torch.optim.Adam):
             self._densify()
         if self.center is not None:

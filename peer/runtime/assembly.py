@@ -64,13 +64,13 @@ class LocalSettings:
         self.proxy = HttpProxy.chosen(self.options["proxy"])
 
     @classmethod
-    def at(cls, state_dir: Path, **options: Unpack[LocalOptions]) -> LocalSettings:
+    def at(cls, state_dir: Path, /, **options: Unpack[LocalOptions]) -> LocalSettings:
         """Return the settings of a peer with a state directory, and the defaults of the options that are missing.
 
         Raises:
             UsageError: an option is unknown, out of range or without effect.
         """
-        return cls(complete_options(0, options | {"state_dir": state_dir}))
+        return cls(complete_options(0, {**options, "state_dir": state_dir}))
 
     def path(self, name: Literal["data_root", "shard", "certs", "ca"]) -> Path | None:
         """Return the value of an option that is a path."""

@@ -28,6 +28,7 @@ from peer.core.messages import (
     PushReply,
 )
 from peer.host import PeerHost
+from peer.store.records import PeerStatus, ProcessStatus
 from peer.wire.round_ring import RoundRing
 
 OnFoldThread = Callable[..., Awaitable[Any]]
@@ -53,7 +54,7 @@ class Requests:
         on_fold_thread: OnFoldThread,
         reached: Callable[[int, int], bool],
         rounds: RoundRing,
-        about: Callable[[], dict[str, Any]],
+        about: Callable[[], ProcessStatus],
     ) -> None:
         self._host = host
         self._post = post
@@ -65,7 +66,7 @@ class Requests:
         self._frame_at: dict[int, float] = {}  # when a frame of a neighbor last stood for a heartbeat
         self._next_stream = 0
         # What the sender of an arrival waits for: that it is read (None) or answered unread; then the reply to the model.
-        self._open: dict[Arrival, asyncio.Future[Any]] = {}
+        self._open: dict[Arrival, asyncio.Future[object]] = {}
 
     # ---- `RequestHandler` -----------------------------------------------------------------------------------------------
 
@@ -142,9 +143,9 @@ class Requests:
         header, encoded = answer
         return header, await self._on_fold_thread(encoded)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> PeerStatus:
         """Return what this peer is doing, as JSON-ready values."""
-        return self._host.status() | {"open_streams": len(self._open)} | self._about()
+        return {**self._host.status(), "open_streams": len(self._open), **self._about()}
 
     def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Count a refusal that the server made."""

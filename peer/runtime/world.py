@@ -37,6 +37,7 @@ from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields
 from peer.store.history import HistoryWriter
+from peer.store.records import ProcessStatus
 from peer.wire.limits import WireLimits
 from peer.wire.pacing import Pacing
 from peer.wire.round_ring import RoundRing
@@ -74,8 +75,8 @@ class AsyncioWorld:
         self._pacing = Pacing.of(self.host.state.graph, self.peer_id, settings.upload_limit, settings.download_limit)
         self._edges = Edges(self.peer_id, self.host.state.graph, tls, settings.proxy, self._pacing)
         self._links = self._edges.links
-        self._sending: dict[int, asyncio.Task[Any]] = {}  # the message in flight to each neighbor
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._sending: dict[int, asyncio.Task[object]] = {}  # the message in flight to each neighbor
+        self._tasks: set[asyncio.Task[object]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[str] | None = None
         self._stop_training = False
@@ -128,8 +129,8 @@ class AsyncioWorld:
 
     def _start_fields(self, port: int) -> dict[str, Any]:
         fields = start_fields(self.host, self.parts.task)
-        fields["notes"] = [*fields["notes"], *self.parts.notes]
-        for note in fields["notes"]:
+        fields["notes"] = notes = [*(fields["notes"] or ()), *self.parts.notes]
+        for note in notes:
             log.warning(note)
         log.info(
             "%s at round %d of %d, %s, neighbors %s, incarnation %d",
@@ -142,7 +143,7 @@ class AsyncioWorld:
         )
         return {**fields, "port": port, "resumed_from": self.parts.resumed_from}
 
-    def _about(self) -> dict[str, Any]:
+    def _about(self) -> ProcessStatus:
         return about(self.host, self._edges, self._stopped, clusters=self.parts.settings.options["tell_clusters"])
 
     def _reached(self, neighbor: int, incarnation: int) -> bool:
@@ -196,13 +197,13 @@ class AsyncioWorld:
             self._fail(error)
             raise
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _spawn(self, work: Coroutine[object, None, object]) -> asyncio.Task[object]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
         return task
 
-    def _task_done(self, task: asyncio.Task[Any]) -> None:
+    def _task_done(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
@@ -316,7 +317,7 @@ class AsyncioWorld:
                 self._log_slow_link(neighbor, "came too late")
         return self.host.sending.push_answered(neighbor, header, reply)
 
-    async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | Refusal | None]) -> None:
+    async def _deliver(self, neighbor: int, call: Coroutine[object, None, ev.SendAnswered | Refusal | None]) -> None:
         try:
             answer = await call
         except NeighborUnavailable as error:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
@@ -20,9 +20,10 @@ from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Timeouts
 from coordinator_free_bootstrap.strict_json import printable
+from peer.wire.calls import Context
 from peer.wire.limits import WireLimits
 
-Identify: TypeAlias = Callable[[Any], Subject | None]
+Identify: TypeAlias = Callable[[Context], Subject | None]
 CANCEL_DELAY_S = 0.1  # gRPC reports a broken connection as the end of the stream and cancels the call a moment later
 REFUSAL_TRAILER = "peer-refusal"
 _STATUS = {
@@ -57,30 +58,30 @@ class AccessControl:
         self._identify = identify
         self._refused = refused
 
-    def subject(self, context: Any) -> Subject | None:
+    def subject(self, context: Context) -> Subject | None:
         """Return the authenticated caller; None where the transport is plaintext."""
         return self._identify(context) if self._identify else None
 
-    def stream(self, caller: Subject | None, context: Any) -> AbstractContextManager[None]:
+    def stream(self, caller: Subject | None, context: Context) -> AbstractContextManager[None]:
         """Count one open stream of a caller; see `CallerLimits.stream`."""
         return self._callers.stream(_key(caller, context))
 
-    def discard(self, caller: Subject | None, context: Any) -> AbstractContextManager[None]:
+    def discard(self, caller: Subject | None, context: Context) -> AbstractContextManager[None]:
         """Count one refused stream of a caller; see `CallerLimits.discard`."""
         return self._callers.discard(_key(caller, context))
 
-    async def request(self, caller: Subject | None, context: Any) -> Any:
+    async def request(self, caller: Subject | None, context: Context) -> bytes:
         """Read the request of a unary call, or the first message of a tunnel; see `CallerLimits.request`."""
         with self._callers.request(_key(caller, context)):
             return await first_message(context, self._timeouts)
 
-    async def abort(self, context: Any, caller: int | None, error: RemoteProtocolError) -> NoReturn:
+    async def abort(self, context: Context, caller: int | None, error: RemoteProtocolError) -> NoReturn:
         """Count a refusal and end the call with its status."""
         self._refused(caller, error.refusal)
         await abort(context, error.refusal)
 
     @asynccontextmanager
-    async def aborting(self, context: Any) -> AsyncIterator[None]:
+    async def aborting(self, context: Context) -> AsyncIterator[None]:
         """Count a RemoteProtocolError that is raised inside, and end the call with its status."""
         try:
             yield
@@ -112,7 +113,7 @@ def require_sender(caller: int | None, sender: int) -> None:
         raise RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, sentence)
 
 
-async def first_message(context: Any, timeouts: Timeouts) -> Any:
+async def first_message(context: Context, timeouts: Timeouts) -> bytes:
     """Read the first message of a call; of a unary call it is the only one that is read.
 
     Raises:
@@ -130,7 +131,7 @@ async def first_message(context: Any, timeouts: Timeouts) -> Any:
     return message
 
 
-async def abort(context: Any, refusal: Refusal) -> NoReturn:
+async def abort(context: Context, refusal: Refusal) -> NoReturn:
     """End a call with the status of a refusal, and its code in the trailing metadata."""
     status = _STATUS.get(refusal.code, grpc.StatusCode.FAILED_PRECONDITION)
     await context.abort(status, str(refusal), trailing_metadata=((REFUSAL_TRAILER, refusal.code.value),))
@@ -145,9 +146,9 @@ def refusal_of(error: grpc.aio.AioRpcError) -> Refusal | None:
     return Refusal(RefusalCode(code), printable((error.details() or "").removeprefix(f"{code}: ")))
 
 
-def _key(caller: Subject | None, context: Any) -> Subject:
+def _key(caller: Subject | None, context: Context) -> Subject:
     """Return what limits are counted by: the authenticated caller, or the connection where the transport is plaintext."""
-    return str(context.peer()) if caller is None else caller
+    return context.peer() if caller is None else caller
 
 
 BURST_S = 5.0  # the token bucket holds this many seconds of `WireLimits.requests_per_second`

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import grpc.aio
 
@@ -14,6 +13,7 @@ from peer.core.arrivals import Arrival
 from peer.core.messages import ModelHeader, PushReply
 from peer.wire import convert, frames
 from peer.wire.access import CANCEL_DELAY_S, first_message, require_sender
+from peer.wire.calls import Context
 from peer.wire.handler import RequestHandler
 from peer.wire.limits import WireLimits
 from peer.wire.pacing import UNLIMITED, Pacing
@@ -45,7 +45,7 @@ class ArrivalReader:
     def __init__(
         self,
         handler: RequestHandler,
-        context: Any,
+        context: Context,
         caller: int | None,
         *,
         limits: WireLimits,

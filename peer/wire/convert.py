@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -268,10 +268,10 @@ def unpack_status(data: bytes) -> dict[str, Any]:
     return status
 
 
-def pack_status(status: dict[str, Any], batch: RecordBatch | None = None, padding_bytes: int = 0) -> bytes:
+def pack_status(status: Mapping[str, object], batch: RecordBatch | None = None, padding_bytes: int = 0) -> bytes:
     """Write a StatusReply: ``status`` as JSON, with null for NaN and Infinity; its typed fields are keys of the same names."""
     typed = {name: status[name] for name in ("peer_id", "incarnation", "round_index") if status.get(name) is not None}
-    phase = _number(peer_pb2.Phase, status["phase"]) if status.get("phase") else 0
+    phase = _number(peer_pb2.Phase, str(status["phase"])) if status.get("phase") else 0
     told: dict[str, Any] = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
     if padding_bytes:
         told["padding"] = bytes(padding_bytes)

@@ -6,8 +6,8 @@ No method calls a neighbor. Any of them may raise RemoteProtocolError; the serve
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Mapping
+from typing import Protocol
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.arrivals import Arrival
@@ -49,7 +49,7 @@ class RequestHandler(Protocol):
     async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
         """Return a model to stream to a neighbor; its payload must not change while it is being sent."""
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Mapping[str, object]:
         """Return what the peer is doing, as JSON-ready values; `peer_id`, `incarnation`, ... also travel typed."""
 
     def refused(self, caller: int | None, refusal: Refusal) -> None:

@@ -107,7 +107,7 @@ def seeds() -> dict[str, list[bytes]]:
         "true_cluster": 1,
     }
     fault = {
-        "kind": "chaos",
+        "kind": "fault",
         "time": "2026-11-22T17:00:00+00:00",
         "do": "kill",
         "undo": "restart",

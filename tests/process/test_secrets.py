@@ -59,7 +59,7 @@ def test_testbed_serves_its_observer_and_keeps_its_keys_after_a_restart(bed: Cal
     pins = [node.pins for node in load_graph(run.directory / "graph.json").nodes]
     statuses = asyncio.run(watched(run.directory))
     run.stop()
-    assert [read_status(status, peer_id).peer_id for peer_id, status in enumerate(statuses)] == [0, 1, 2]
+    assert [read_status(status, peer_id)["peer_id"] for peer_id, status in enumerate(statuses)] == [0, 1, 2]
     assert not any("PRIVATE" in repr(status) for status in statuses)
     again = Supervisor(load_graph(run.directory / "graph.json"), run.directory)
     assert [node.pins for node in again.graph.nodes] == pins

@@ -278,7 +278,7 @@ class _Place:
         """Refuse."""
         return TESTING
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """Return that nothing runs here."""
         return {"phase": "starting"}
 

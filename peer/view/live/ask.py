@@ -21,12 +21,12 @@ from coordinator_free_bootstrap.errors import (
 from coordinator_free_bootstrap.graph import split_address
 from coordinator_free_bootstrap.strict_json import printable, shown
 from peer.identity.files import OBSERVER, KeyFiles, identity_files
-from peer.store.records import STATES
+from peer.store.records import STATES, PeerStatus
 from peer.store.state_dir import StateDir
 from peer.view.state.events import LoggedEvent, merged
 from peer.view.state.hearsay import with_endings
 from peer.view.state.peer_state import PeerState
-from peer.view.state.peer_status import PeerStatus, read_status
+from peer.view.state.peer_status import read_status
 from peer.view.state.places import state_directories
 from peer.view.state.reducer import EventLog
 from peer.view.state.tail import PeerTail
@@ -92,11 +92,11 @@ async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None =
 
 def answered(status: PeerStatus) -> LoggedEvent:
     """Return the event of an answer."""
-    return LoggedEvent(time.time(), status.peer_id, "status", {"status": status})
+    return LoggedEvent(time.time(), status["peer_id"], {"kind": "status", "status": status})
 
 
 def _silent(peer_id: int, reason: str) -> LoggedEvent:
-    return LoggedEvent(time.time(), peer_id, "silent", {"reason": reason})
+    return LoggedEvent(time.time(), peer_id, {"kind": "silent", "reason": reason})
 
 
 def view_of(graph: Graph | None, news: list[LoggedEvent], places: Mapping[int, StateDir]) -> View:
@@ -216,5 +216,5 @@ def plaintext_status(address: str, proxy: HttpProxy | None = None) -> PeerStatus
 def in_json(peer: PeerState) -> Any:
     """Return what is known of a peer as a JSON value: its status, the summary of a peer that has ended, or why it is silent."""
     if not peer.silent:
-        return peer.summary if peer.answer is None else peer.answer.model_dump()
+        return peer.summary if peer.answer is None else peer.answer
     return peer.silent if has_no_answer(peer) else peer.summary

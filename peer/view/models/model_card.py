@@ -93,7 +93,7 @@ def _data(manifest: Manifest, metadata: Mapping[str, str], peer: PeerRun) -> lis
         ("task", manifest.task),
         ("options of the task", manifest.task_options or "none"),
         ("split", f"{manifest.split}, {json.dumps(manifest.split_options)}, seed {manifest.data_seed}"),
-        ("training samples of this peer", peer.state.start.get("samples", "not known")),
+        ("training samples of this peer", peer.last.get("samples", "not known")),
         ("peers", metadata.get("peers", "not known")),
         ("preprocessing", metadata.get("preprocessing", "not declared")),
     ]

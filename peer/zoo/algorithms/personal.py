@@ -30,7 +30,7 @@ class Personal(Algorithm[OptionsT, StateT]):
         return workspace.models.model(PERSONAL)
 
     def evaluate(self, workspace: Workspace[StateT]) -> Fields:
-        """Return the metrics of the personal model, and the accuracy of the shared one."""
+        """Return the metrics of the personal model, and the metric value of the shared one."""
         shared = workspace.learner.evaluate(workspace.models.model(SHARED))
         return super().evaluate(workspace) | {"metric_shared": shared.metric}
 

@@ -7,12 +7,14 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
 
+from coordinator_free_bootstrap import Manifest, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Timeouts
 from peer.wire import access as caller_limits
@@ -39,6 +41,12 @@ def refused(call: object) -> RefusalCode | None:
     except RemoteProtocolError as error:
         return error.refusal.code
     return None
+
+
+def test_limits_of_a_run_are_those_of_every_run_but_for_its_largest_model() -> None:
+    run = parse_manifest({"limits": {"model_bytes_max": 1000}}, "test")
+    assert WireLimits.of(run) == replace(WireLimits(), model_bytes_max=1000)
+    assert WireLimits.of(Manifest()) == WireLimits() != WireLimits.of(run)
 
 
 def test_caller_is_rate_limited_after_its_burst() -> None:

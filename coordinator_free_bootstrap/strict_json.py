@@ -100,7 +100,7 @@ def word(key: str) -> str:
     return key if len(key) <= 80 and key.isascii() and key.replace("_", "a").isalnum() else shown(key)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]

@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.gone import gone
 from coordinator_free_bootstrap.strict_json import shown, word
 
@@ -126,19 +125,3 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)
-
-
-def refuse_without(wanted: str, present: bool, **options: object) -> None:
-    """Refuse options that have an effect only together with another one.
-
-    Args:
-        wanted: the other option, and how to say it, for example ``--seed``.
-        present: whether it was given.
-        options: name and value of each option; None or False: not given.
-
-    Raises:
-        UsageError: an option was given without the other one.
-    """
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value not in (None, False)]
-    if given and not present:
-        raise UsageError(f"{given[0]}: found an option that has an effect only {wanted}; remove {given[0]}")

@@ -28,7 +28,7 @@ from peer.core.averaging import Vector
 from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import ModelFormat, Payload
 from peer.core.engine import Engine, make_hello
-from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply, Select
+from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, Select
 from peer.core.metric import Metric, MetricRecord
 from peer.core.stages import Stage
 from peer.host.divergence import DivergenceGuard
@@ -154,7 +154,7 @@ class PeerHost:
                     world.read_arrival(arrival)
                 case do.AnswerArrival():
                     self.note_answer(effect)
-                    world.answer_arrival(effect.arrival, PushReply(effect.outcome, effect.refusal, effect.reason))
+                    world.answer_arrival(effect.arrival, effect.reply)
                 case do.FoldArrival():
                     world.fold_arrival(effect)
                 case do.TakeSnapshot():
@@ -201,7 +201,7 @@ class PeerHost:
             self.refuse(hello.sender, problem)
             if known:
                 self.post(ev.HelloRefused(hello.sender, problem))
-            return HelloReply(mine, problem.code, problem.reason)
+            return HelloReply(mine, problem)
         self._note_remarks(mine, hello)
         self.post(ev.HandshakeDone(hello, answered=False))
         return HelloReply(mine)  # made before: it names the caller's earlier incarnation
@@ -211,18 +211,19 @@ class PeerHost:
         self._learn_classes(reply.hello)
         known, mine = self.state.neighbors[neighbor].incarnation, self.hello_to(neighbor)
         problem = check_hello(mine, reply.hello, neighbors=self.state.neighbors, last_incarnation=known)
-        if reply.refusal is RefusalCode.OLD_INCARNATION:
+        theirs = reply.refusal
+        if theirs is not None and theirs.code is RefusalCode.OLD_INCARNATION:
             self._raise_incarnation(neighbor, reply.hello.seen_incarnation)
-            self.post(ev.HandshakeFailed(neighbor, None, reply.reason))
-        elif reply.refusal is not None:  # our own sentence has both values in full; theirs is cut
-            reason = problem.reason if problem is not None and problem.code is reply.refusal else reply.reason
-            self.post(ev.HandshakeFailed(neighbor, reply.refusal, reason))
+            self.post(ev.HandshakeFailed(neighbor, theirs.reason))
+        elif theirs is not None:  # our own sentence has both values in full; theirs is cut
+            full = problem if problem is not None and problem.code is theirs.code else theirs
+            self.post(ev.HandshakeFailed(neighbor, full))
         else:
             if problem is not None:
                 self.refuse(neighbor, problem)
             else:
                 self._note_remarks(mine, reply.hello)
-            failed = problem and ev.HandshakeFailed(neighbor, problem.code, problem.reason)
+            failed = problem and ev.HandshakeFailed(neighbor, problem)
             self.post(failed or ev.HandshakeDone(reply.hello, answered=True))
 
     def _learn_classes(self, hello: Hello) -> None:
@@ -257,7 +258,7 @@ class PeerHost:
 
     # ---- control messages -----------------------------------------------------------------------------------------------
 
-    def answer_heartbeat(self, heartbeat: Heartbeat) -> RefusalCode | None:
+    def answer_heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
         """Take a heartbeat; a neighbor that is not alive to us is told to say hello.
 
         If it cannot be reached it learns our round from the reply, and does not wait for models that cannot come.
@@ -266,9 +267,13 @@ class PeerHost:
         if rejection is not None:
             return self._reject(heartbeat.sender, rejection)
         self.post(ev.HeartbeatReceived(heartbeat))
-        return RefusalCode.NO_HANDSHAKE if self.engine.must_answer(heartbeat.sender) else None
+        if not self.engine.must_answer(heartbeat.sender):
+            return None
+        return Refusal(
+            RefusalCode.NO_HANDSHAKE, f"peer {heartbeat.sender} does not answer hellos of peer {self.peer_id}"
+        )
 
-    def answer_control(self, message: Control) -> RefusalCode | None:
+    def answer_control(self, message: Control) -> Refusal | None:
         """Take a selection or a pass.
 
         Raises:
@@ -304,10 +309,10 @@ class PeerHost:
         self.world.log(do.Log("warning", f"refused {who}: {refusal}", sender, str(refusal.code)))
         self.world.record("refused", {"neighbor": sender, "code": str(refusal.code), "reason": refusal.reason})
 
-    def _reject(self, sender: int, rejection: Refusal) -> RefusalCode:
+    def _reject(self, sender: int, rejection: Refusal) -> Refusal:
         if rejection.code is not RefusalCode.NO_HANDSHAKE:  # a restarted peer causes it; it is no misbehavior
             self.refuse(sender, rejection)
-        return rejection.code
+        return rejection
 
     # ---- models of neighbors --------------------------------------------------------------------------------------------
 
@@ -320,9 +325,7 @@ class PeerHost:
         self._check_running()
         rejection = self.engine.rejects_sender(header.sender, header.incarnation)
         rejection = rejection or self.receiving.rejects_header(header)
-        if rejection is not None:
-            self._reject(header.sender, rejection)
-        return rejection
+        return None if rejection is None else self._reject(header.sender, rejection)
 
     def arrived(self, arrival: Arrival, rejection: Refusal | None) -> None:
         """Tell the engine what screening found about a complete arrival."""
@@ -331,15 +334,15 @@ class PeerHost:
         elif rejection.code is RefusalCode.NO_BASE:  # a restart causes it; the sender sends the whole model
             self.post(ev.ArrivalLost(arrival))
         else:
-            self._reject(arrival.sender, rejection)
-            self.post(ev.ArrivalLost(arrival, rejection.code))
+            self.post(ev.ArrivalLost(arrival, self._reject(arrival.sender, rejection)))
 
     def note_answer(self, effect: do.AnswerArrival) -> None:
         """Log and record an arrival that the engine refuses; it has counted it."""
-        if effect.refusal is not None and effect.refusal is not RefusalCode.NO_HANDSHAKE:
-            self.note_refusal(effect.arrival.sender, Refusal(effect.refusal, effect.reason))
+        reply = effect.reply
+        if isinstance(reply, Refusal) and reply.code is not RefusalCode.NO_HANDSHAKE:
+            self.note_refusal(effect.arrival.sender, reply)
 
-    def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, Callable[[], Payload]] | RefusalCode:
+    def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, Callable[[], Payload]] | Refusal:
         """Give a neighbor that catches up the present model of one slot: its header, and a function that encodes it."""
         rejection = self.engine.rejects_sender(request.sender, request.incarnation)
         slots = self.algorithm.slots

@@ -248,7 +248,7 @@ class RefusedLine(Line, total=False):
 
     kind: Required[Literal["refused"]]
     neighbor: Annotated[PeerId | None, Entry("null for a caller that is not a neighbor")]
-    code: Annotated[Required[Word], Entry("see `coordinator_free_bootstrap.errors.RefusalCode`")]
+    code: Annotated[Required[Word], Entry("of the table in proto/WIRE.md")]
     reason: Annotated[str | None, Entry("a sentence")]
 
 

@@ -18,8 +18,10 @@ import grpc.aio
 
 from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
+from coordinator_free_bootstrap.strict_json import printable
 from peer.wire.calls import Context
+from peer.wire.limits import WireLimits
 
 Identify: TypeAlias = Callable[[Context], Subject | None]
 CANCEL_DELAY_S = 0.1  # gRPC reports a broken connection as the end of the stream and cancels the call a moment later
@@ -38,7 +40,7 @@ class AccessControl:
     """Access control of one server.
 
     Args:
-        limits: of the manifest.
+        limits: of messages and streams.
         timeouts: of the manifest.
         identify: see `PeerServer`.
         refused: counts a refusal; the caller is None where it is unknown.
@@ -46,7 +48,7 @@ class AccessControl:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         identify: Identify | None,
         refused: Callable[[int | None, Refusal], None],
@@ -136,12 +138,20 @@ async def abort(context: Context, refusal: Refusal) -> NoReturn:
     raise LocalProtocolError("a call continued after it was aborted")
 
 
+def refusal_of(error: grpc.aio.AioRpcError) -> Refusal | None:
+    """Return the refusal with which `abort` ended a call, its reason safe to print; None for any other error."""
+    code = dict(error.trailing_metadata() or ()).get(REFUSAL_TRAILER)
+    if code not in set(RefusalCode):
+        return None
+    return Refusal(RefusalCode(code), printable((error.details() or "").removeprefix(f"{code}: ")))
+
+
 def _key(caller: Subject | None, context: Context) -> Subject:
     """Return what limits are counted by: the authenticated caller, or the connection where the transport is plaintext."""
     return context.peer() if caller is None else caller
 
 
-BURST_S = 5.0  # the token bucket holds this many seconds of `limits.requests_per_second`
+BURST_S = 5.0  # the token bucket holds this many seconds of `WireLimits.requests_per_second`
 REQUESTS_MAX = 16  # a neighbor has at most a hello, a heartbeat, a control message and a status in flight, and retries
 CALLERS_MAX = 4096  # callers kept; beyond it those with nothing open are dropped
 
@@ -157,11 +167,11 @@ class CallerLimits:
     """Count the messages and open streams of each caller.
 
     Args:
-        limits: of the manifest.
+        limits: of messages and streams.
         clock: monotonic seconds.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: WireLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
         self._callers: dict[int | str, _Caller] = {}
@@ -173,7 +183,7 @@ class CallerLimits:
         caller.tokens = min(rate * BURST_S, caller.tokens + rate * (now - caller.refilled_at))
         caller.refilled_at = now
         if caller.tokens < 1:
-            sentence = f"found more than {rate:g} messages per second (limits.requests_per_second); send again later"
+            sentence = f"expected at most {rate:g} messages per second, got more. Send again later."
             raise RemoteProtocolError(RefusalCode.RATE_LIMITED, sentence)
         caller.tokens -= 1
 
@@ -199,8 +209,7 @@ class CallerLimits:
     def _count(self, key: int | str, what: str, allowed: int) -> Iterator[None]:
         open_now = self._caller(key, self._clock()).open
         if open_now[what] >= allowed:
-            source = "" if what == "requests in flight" else " (limits.streams_per_neighbor)"
-            sentence = f"found more than {allowed} {what}{source}; send again later"
+            sentence = f"expected at most {allowed} {what}, got more. Send again later."
             raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
         open_now[what] += 1
         try:

@@ -17,9 +17,8 @@ import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
-from coordinator_free_bootstrap.strict_json import printable
+from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer import failpoints
 from peer.core.encoding import Payload
 from peer.core.messages import (
@@ -34,12 +33,13 @@ from peer.core.messages import (
     Select,
 )
 from peer.wire import convert, frames
-from peer.wire.access import REFUSAL_TRAILER
+from peer.wire.access import refusal_of
 from peer.wire.arrival_probe import METHOD, ArrivalProbe
 from peer.wire.arrival_reader import ACCEPTED_METADATA, too_slow
 from peer.wire.calls import Call
 from peer.wire.failures import UNTRUSTED, in_words
 from peer.wire.frame_sizes import FIRST_BYTES
+from peer.wire.limits import WireLimits
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, TUNNELS, UNARY, channel_options
 from peer.wire.pacing import UNLIMITED, Pacing
@@ -60,7 +60,7 @@ class NeighborLink:
     Args:
         peer_id: of the neighbor.
         address: ``host:port``.
-        limits: of the manifest.
+        limits: of messages and models.
         timeouts: of the manifest.
         security: the certificate trusted as this neighbor's; None is plaintext.
         proxy: dials every address that it serves; None: all addresses are dialed directly.
@@ -81,7 +81,7 @@ class NeighborLink:
         peer_id: int,
         address: str,
         *,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         security: SecureChannel | None = None,
         proxy: HttpProxy | None = None,
@@ -168,17 +168,17 @@ class NeighborLink:
             raise RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, sentence)
         return reply
 
-    async def heartbeat(self, heartbeat: Heartbeat) -> RefusalCode | None:
+    async def heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
         """Send a heartbeat; return the neighbor's refusal."""
-        return convert.unpack_acknowledgement(await self._ask("Heartbeat", convert.pack_heartbeat(heartbeat)))[0]
+        return convert.unpack_acknowledgement(await self._ask("Heartbeat", convert.pack_heartbeat(heartbeat)))
 
-    async def control(self, message: Control) -> RefusalCode | None:
+    async def control(self, message: Control) -> Refusal | None:
         """Send a selection or a pass; return the neighbor's refusal."""
         if isinstance(message, Select):
             reply = await self._ask("Select", convert.pack_select(message))
         else:
             reply = await self._ask("Pass", convert.pack_pass(message))
-        return convert.unpack_acknowledgement(reply)[0]
+        return convert.unpack_acknowledgement(reply)
 
     async def status(self) -> dict[str, Any]:
         """Return the neighbor's status."""
@@ -227,9 +227,9 @@ class NeighborLink:
             pushed_bytes, self._push_bytes = self._push_bytes, 0
         self._received(data)
         reply = convert.unpack_push_reply(data)
-        if reply.refusal is RefusalCode.TOO_SLOW:
+        if isinstance(reply, Refusal) and reply.code is RefusalCode.TOO_SLOW:
             self._pacing.failed(self.peer_id)
-        elif pushed_bytes == header.size_bytes and reply.outcome is Outcome.FOLDED:
+        elif pushed_bytes == header.size_bytes and reply is Outcome.FOLDED:
             # another reply may come before the last byte
             self._pacing.answered(self.peer_id, header.size_bytes, self._pushed_s())
         return reply
@@ -476,9 +476,8 @@ class NeighborLink:
             raise NeighborUnavailable(f"{where}: the link was closed") from error
         except grpc.aio.AioRpcError as error:
             details = error.details() or error.code().name
-            code = dict(error.trailing_metadata() or ()).get(REFUSAL_TRAILER)
-            if code in set(RefusalCode):
-                raise RemoteProtocolError(RefusalCode(code), printable(details.removeprefix(f"{code}: "))) from error
+            if (refusal := refusal_of(error)) is not None:
+                raise RemoteProtocolError(refusal.code, refusal.reason) from error
             reason = in_words(error.code(), details, self._timeouts.suspicion_s)
             raise NeighborUnavailable(f"{where}: {reason}") from error
         except TimeoutError as error:

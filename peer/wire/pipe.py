@@ -18,7 +18,7 @@ from coordinator_free_bootstrap.errors import RemoteProtocolError
 from peer.wire.calls import Stream
 from peer.wire.frames import chunk_frame, data_of
 
-FRAME_BYTES_MAX = 256 << 10  # read from a socket at once
+PIPE_BYTES_MAX = 256 << 10  # read from a socket at once
 SOCKET_BUFFER_BYTES = 1 << 20
 BROKEN = (OSError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, RemoteProtocolError)
 
@@ -48,7 +48,7 @@ async def join_streams(one: Stream, other: Stream, budget: Budget, most: int) ->
 
 async def _from_socket(local: socket.socket, stream: Stream) -> None:
     loop = asyncio.get_running_loop()
-    while data := await loop.sock_recv(local, FRAME_BYTES_MAX):
+    while data := await loop.sock_recv(local, PIPE_BYTES_MAX):
         await stream.write(chunk_frame(memoryview(data)))
 
 

@@ -168,7 +168,7 @@ class MutualTls:
         if (federation, subject) != (self._federation, self._subject):
             raise IdentityError(
                 f"own certificate: expected {spiffe_id(self._federation, self._subject)}, got "
-                f"{spiffe_id(federation, subject)}. Give this peer's files with {Option('cert')} and {Option('key')}"
+                f"{spiffe_id(federation, subject)}. Give the folder of this peer's files with {Option('certs')}"
             )
         listed = {o.name: o for o in self._graph.observers}
         entry = self._graph.node(self._subject) if isinstance(self._subject, int) else listed.get(self._subject)

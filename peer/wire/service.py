@@ -18,13 +18,15 @@ import grpc.aio
 
 from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
-from peer.core.messages import Control, Heartbeat, Outcome, PushReply
+from coordinator_free_bootstrap.manifest import Timeouts
+from peer.core.arrivals import Arrival
+from peer.core.messages import Control, Heartbeat, PushReply
 from peer.wire import convert, frames
 from peer.wire.access import AccessControl, abort, first_message, require_peer, require_sender
 from peer.wire.arrival_reader import ArrivalReader, too_slow
 from peer.wire.calls import Context
 from peer.wire.handler import RequestHandler
+from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE
 from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.round_ring import RecordBatch
@@ -41,7 +43,7 @@ class PeerServicer:
         handler: RequestHandler,
         *,
         access: AccessControl,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         stopping: asyncio.Event,
         switchboard: Switchboard,
@@ -110,13 +112,13 @@ class PeerServicer:
             with self._access.stream(subject, context):
                 return convert.pack_push_reply(await self._take(reader))
         except RemoteProtocolError as error:
-            self._handler.refused(caller, error.refusal)
-            reply = PushReply(Outcome.REFUSED, error.refusal.code, error.refusal.reason)
+            refusal = error.refusal
+            self._handler.refused(caller, refusal)
         # Outside of the except clause: there the error's traceback would keep the model's buffer in memory.
-        if reply.refusal is not RefusalCode.TOO_SLOW:
+        if refusal.code is not RefusalCode.TOO_SLOW:
             with suppress(RemoteProtocolError), self._access.discard(subject, context):
                 await reader.discard()
-        return convert.pack_push_reply(reply)
+        return convert.pack_push_reply(refusal)
 
     async def pull(self, _requests: AsyncIterator[bytes], context: Context) -> None:
         """Send one model to a neighbor that pulls it; pulls of one neighbor share the upload that one has."""
@@ -184,7 +186,7 @@ class PeerServicer:
 
     async def _take(self, reader: ArrivalReader) -> PushReply:
         arrival = await reader.offer()
-        if isinstance(arrival, PushReply):
+        if not isinstance(arrival, Arrival):
             await reader.discard()
             return arrival
         await reader.read(arrival)
@@ -205,8 +207,8 @@ class PeerServicer:
         request = convert.unpack_pull(data)
         require_sender(caller, request.sender)
         answer = await self._handler.pull(caller, request)
-        if isinstance(answer, RefusalCode):
-            await abort(context, Refusal(answer, "the pull is refused"))
+        if isinstance(answer, Refusal):
+            await abort(context, answer)
         header, payload = answer
         clock, idle_s = asyncio.get_running_loop().time, self._timeouts.idle_transfer_s
         began, written = clock(), 0
@@ -229,18 +231,18 @@ class PeerServicer:
         self,
         context: Context,
         unpack: Callable[[bytes], M],
-        take: Callable[[int | None, M], Awaitable[RefusalCode | None]],
+        take: Callable[[int | None, M], Awaitable[Refusal | None]],
     ) -> bytes:
         caller: int | None = None
         try:
             caller = self._caller(context)
             message = unpack(await self._access.request(caller, context))
             require_sender(caller, message.sender)
-            refusal, reason = await take(caller, message), ""
+            refusal = await take(caller, message)
         except RemoteProtocolError as error:
-            refusal, reason = error.refusal.code, error.refusal.reason
-            self._handler.refused(caller, error.refusal)
-        return convert.pack_acknowledgement(refusal, reason)
+            refusal = error.refusal
+            self._handler.refused(caller, refusal)
+        return convert.pack_acknowledgement(refusal)
 
     def _caller(self, context: Context) -> int | None:
         return require_peer(self._access.subject(context))

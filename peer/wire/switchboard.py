@@ -19,7 +19,7 @@ from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, 
 from coordinator_free_bootstrap.rates import FRAME_BYTES_MIN, FRAME_S
 from peer.wire.calls import Context, Stream
 from peer.wire.pacing import UNLIMITED, Pacing
-from peer.wire.pipe import FRAME_BYTES_MAX, join_streams
+from peer.wire.pipe import PIPE_BYTES_MAX, join_streams
 from peer.wire.tokens import TokenBucket
 
 CONNECTIONS_PER_OFFER = 4  # open at a time between one owner and one user: one in use, and those that it replaces
@@ -64,7 +64,7 @@ class Switchboard:
         self._limits = limits or Relay(0, 0)
         self._paid = (TokenBucket(self._limits.bytes_per_second), pacing.download, pacing.upload)
         passing = min(bucket.bytes_in(FRAME_S) for bucket in self._paid)
-        self._frame_bytes = int(min(FRAME_BYTES_MAX, max(FRAME_BYTES_MIN, passing)))
+        self._frame_bytes = int(min(PIPE_BYTES_MAX, max(FRAME_BYTES_MIN, passing)))
         self._offered = offered
         self._waiting: dict[Ends, _Offer] = {}
         self._in_use: dict[Ends, set[_Offer]] = {}

@@ -11,12 +11,13 @@ import pytest
 from tools.beds import Bed
 
 from coordinator_free_bootstrap import Graph, load_graph, make_graph
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.bed.testbed.directory import with_settings
 from peer.bed.testbed.testbed import Supervisor
 from peer.identity.files import OBSERVER, identity_files, load_key_pair
 from peer.view.state.peer_status import read_status
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.security import MutualTls
 
 pytestmark = pytest.mark.process
@@ -32,7 +33,9 @@ async def watched(directory: Path) -> list[dict[str, object]]:
     tls = MutualTls(graph, OBSERVER, load_key_pair(identity_files(directory, OBSERVER)))
     found = []
     for node in graph.nodes:
-        link = NeighborLink(node.id, node.address, limits=Limits(), timeouts=Timeouts(), security=tls.channel(node.id))
+        link = NeighborLink(
+            node.id, node.address, limits=WireLimits(), timeouts=Timeouts(), security=tls.channel(node.id)
+        )
         found.append(await link.status())
         await link.close()
     return found

@@ -25,11 +25,13 @@ from peer.store.files import storage_errors, write_json
 from peer.store.history import HistoryWriter
 from peer.store.records import PeerStatus
 from peer.store.state_dir import StateDir
+from peer.view.live.ask import why_unusable
 from peer.view.state.peer_state import values_in
 from peer.view.state.peer_status import read_status
 from peer.view.state.records import problem_of_line
 from peer.view.state.tail import OBSERVED, PeerTail
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.proxy import HttpProxy
 from peer.wire.round_ring import FIELDS_TOLD, STATE_TOLD, RecordBatch
 from peer.wire.security import MutualTls
@@ -232,10 +234,7 @@ class Listener:
             except NeighborUnavailable as error:
                 notes.silence(str(error).partition(": WatchStatus: ")[2] or str(error))
             except RemoteProtocolError as error:
-                said = error.refusal.reason
-                notes.silence(
-                    said if error.refusal.code is RefusalCode.MALFORMED else f"refused: {error.refusal.code}: {said}"
-                )
+                notes.silence(why_unusable(error))
             if not notes.end():
                 await asyncio.sleep(RETRY_S)
 
@@ -250,7 +249,7 @@ class Listener:
         link = NeighborLink(
             peer_id,
             self.graph.node(peer_id).address,
-            limits=manifest.limits,
+            limits=WireLimits.of(manifest),
             timeouts=manifest.timeouts,
             security=self._tls.channel(peer_id) if self._tls else None,
             proxy=self._proxy,

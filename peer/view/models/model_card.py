@@ -12,6 +12,7 @@ from typing import Any
 
 from coordinator_free_bootstrap import Manifest
 from coordinator_free_bootstrap.strict_json import printable
+from coordinator_free_bootstrap.validation import counted
 from peer.core.metric import Metric
 from peer.view.report.report import Report
 from peer.view.report.tables import state_text
@@ -103,7 +104,7 @@ def _algorithm(manifest: Manifest, metadata: Mapping[str, str]) -> list[tuple[st
         ("algorithm", metadata.get("algorithm", manifest.algorithm)),
         ("options", manifest.options or "none"),
         ("rounds completed", f"{metadata.get('rounds_completed', 'not known')} of {manifest.rounds}"),
-        ("local training", f"{manifest.local_epochs} {manifest.local_unit}, batches of {manifest.batch_size}"),
+        ("local training", f"{counted(manifest.local_epochs, 'epoch')}, batches of {manifest.batch_size} samples"),
         (
             "optimizer",
             f"{manifest.optimizer}, learning rate {manifest.learning_rate:g}, momentum {manifest.momentum:g}",

@@ -123,6 +123,6 @@ def reasons(status: PeerStatus) -> list[str]:
         elif status["neighbors"].get(n) == "left":
             text += f", which left {status['silent_s'].get(n) or 0.0:.1f} s ago and may be restarting"
         elif status["neighbors"].get(n) in ("dead", "unknown"):
-            text += f", which is {status['neighbors'][n]}: run.start.rule is never_alone"
+            text += f", which is {status['neighbors'][n]}: run.start.wait_for is never_alone"
         found.append(text)
     return found + [f"{n} to accept our models" for n in status["owed_to"]]

@@ -54,7 +54,7 @@ def tracked(name: str) -> Iterator[None]:
         raise
     except Exception as error:  # code of another package; it may raise any exception
         raise StorageError(
-            f"{Option('export')} {name}: found {type(error).__name__}: {error}; correct the place or leave it out"
+            f"{Option('export')}: {name}: found {type(error).__name__}: {error}; correct the place or leave it out"
         ) from error
 
 

@@ -205,12 +205,6 @@ def test_a_missing_file_is_said_to_be_missing():
         ask("127.0.0.1:1")
 
 
-def test_watch_ends_when_all_peers_have_finished_and_prints_lines_in_a_pipe(run_directory, app):
-    result = CliRunner().invoke(app, [str(run_directory), "--watch"])
-    assert result.exit_code == 0
-    assert result.stdout.splitlines() == [f"peer {peer_id}: completed after 6 rounds" for peer_id in range(4)]
-
-
 def test_a_diverged_peer_is_shown_as_such(run_directory):
     place = PeerRun.read(run_directory, 2).place
     write_json(place.summary, {"peer_id": 2, "status": "diverged", "loss": math.nan})

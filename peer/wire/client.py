@@ -190,7 +190,7 @@ class NeighborLink:
 
     async def watch_status(
         self, interval_s: float, rounds_since: int | None = None
-    ) -> AsyncGenerator[tuple[dict[str, Any], RecordBatch], None]:
+    ) -> AsyncGenerator[tuple[dict[str, object], RecordBatch], None]:
         """Yield the neighbor's status every ``interval_s`` seconds, until the neighbor stops.
 
         Args:

@@ -237,7 +237,7 @@ def pack_watch(interval_s: float, rounds_since: int | None = None) -> bytes:
     return _build(peer_pb2.WatchStatusRequest, interval_s=interval_s, **since).SerializeToString()
 
 
-def unpack_watched(data: bytes) -> tuple[dict[str, Any], RecordBatch]:
+def unpack_watched(data: bytes) -> tuple[dict[str, object], RecordBatch]:
     """Read a reply of WatchStatus: the status, and the records of rounds that came with it, not validated."""
     message = parse(peer_pb2.StatusReply, data)
     return unpack_status(data), RecordBatch(tuple(message.rounds), message.rounds_from)
@@ -256,7 +256,7 @@ def pack_status_request(padding_bytes: int = 0, reply_bytes: int = 0) -> bytes:
     return peer_pb2.StatusRequest(padding=bytes(padding_bytes), reply_bytes=reply_bytes).SerializeToString()
 
 
-def unpack_status(data: bytes) -> dict[str, Any]:
+def unpack_status(data: bytes) -> dict[str, object]:
     """Read the JSON object of a StatusReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.StatusReply, data)
     try:
@@ -272,7 +272,7 @@ def pack_status(status: Mapping[str, object], batch: RecordBatch | None = None, 
     """Write a StatusReply: ``status`` as JSON, with null for NaN and Infinity; its typed fields are keys of the same names."""
     typed = {name: status[name] for name in ("peer_id", "incarnation", "round_index") if status.get(name) is not None}
     phase = _number(peer_pb2.Phase, str(status["phase"])) if status.get("phase") else 0
-    told: dict[str, Any] = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
+    told: dict[str, object] = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
     if padding_bytes:
         told["padding"] = bytes(padding_bytes)
     return _build(peer_pb2.StatusReply, **typed, **told, phase=phase, json=dumps(status)).SerializeToString()

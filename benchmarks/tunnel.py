@@ -243,7 +243,6 @@ SETTINGS = [
     "run.batch_size=10",
     "run.model_options.hidden=16",
     "run.start.deadline_s=5",
-    "run.timeouts.heartbeat_s=0.5",
     "run.timeouts.suspicion_s=10",
     "run.timeouts.round_deadline_s=20",
 ]

@@ -42,8 +42,6 @@ RUN: dict[str, Any] = {
     "rounds": 4,
     "aggregation": "on_arrival",
     "local_epochs": 1,
-    # No timer fires during a test, so every change of state is caused by the attacker.
-    "timeouts": {"heartbeat_s": 100.0, "suspicion_s": 400.0, "idle_transfer_s": 10.0, "round_deadline_s": 600.0},
 }
 
 
@@ -232,6 +230,16 @@ class _TerminatedTls:
         return None
 
 
+class _StoppedClock(AsyncioWorld):
+    """A world in which no time passes for the engine, so that every change of state is caused by the attacker."""
+
+    def now(self) -> float:
+        return 1000.0
+
+    def set_timer(self, at: float) -> None:
+        pass
+
+
 @asynccontextmanager
 async def under_attack(
     directory: Path,
@@ -255,7 +263,7 @@ async def under_attack(
     tls = MutualTls(graph, 0, pairs[0])
     parts = assemble(0, graph, LocalSettings.at(directory))
     shown = _TerminatedTls(tls) if plaintext else tls
-    world = AsyncioWorld(parts, shown, limits)  # type: ignore[arg-type]
+    world = _StoppedClock(parts, shown, limits)  # type: ignore[arg-type]
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(world.run(listening.set_result))
     try:

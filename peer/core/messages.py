@@ -46,7 +46,7 @@ class HelloReply:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Sent to a neighbor when nothing else was sent to it for `timeouts.heartbeat_s`."""
+    """Sent to a neighbor when nothing else was sent to it for a heartbeat interval (`Timeouts.heartbeat_s`)."""
 
     sender: int
     incarnation: int

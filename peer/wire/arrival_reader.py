@@ -25,7 +25,7 @@ def too_slow(timeouts: Timeouts, moved_bytes: int, seconds: float) -> RemoteProt
     """Return the error of a transfer that has stopped or exceeds its time limit; it says what to declare."""
     sentence = (
         f"the transfer stopped or is too slow: {moved_bytes} bytes in {seconds:.0f} s; declare the slow end's upload_limit or "
-        f"download_limit in the graph file; timeouts.idle_transfer_s is {timeouts.idle_transfer_s:g}"
+        f"download_limit in the graph file; it may stop for {timeouts.idle_transfer_s:g} s (set by timeouts.suspicion_s)"
     )
     return RemoteProtocolError(RefusalCode.TOO_SLOW, sentence)
 

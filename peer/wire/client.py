@@ -1,7 +1,7 @@
 """The client side: one gRPC channel to one neighbor, with a method per RPC.
 
 A link keeps no protocol state and does not retry transfers; the engine does. Unary calls time out after
-`timeouts.suspicion_s`, transfers after `timeouts.idle_transfer_s` without a byte; cancellation ends any call.
+`timeouts.suspicion_s`, transfers after `Timeouts.idle_transfer_s` without a byte; cancellation ends any call.
 """
 
 from __future__ import annotations
@@ -481,7 +481,7 @@ class NeighborLink:
             reason = in_words(error.code(), details, self._timeouts.suspicion_s)
             raise NeighborUnavailable(f"{where}: {reason}") from error
         except TimeoutError as error:
-            limit = f"{self._timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s)"
+            limit = f"{self._timeouts.idle_transfer_s:g} s (set by timeouts.suspicion_s)"
             raise NeighborUnavailable(f"{where}: no byte sent or received for {limit}") from error
         except grpc.aio.UsageError as error:
             raise NeighborUnavailable(f"{where}: the link is closed") from error

@@ -73,7 +73,7 @@ class StandardServices:
                         async for reply in self._reflection.ServerReflectionInfo(requests, context):
                             await context.write(reply)
                 except TimeoutError as error:
-                    limit = f"{self._timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s)"
+                    limit = f"{self._timeouts.idle_transfer_s:g} s (set by timeouts.suspicion_s)"
                     raise RemoteProtocolError(
                         RefusalCode.TOO_SLOW, f"reflection: expected at most {limit} per stream, got more"
                     ) from error

@@ -315,7 +315,7 @@ def scripts() -> dict[RefusalCode, Script]:
         },
         RefusalCode.TOO_SLOW: {
             "title": "slow loris: a push without a header, one that stops after the header or in the middle, one of tiny chunks",
-            "run": {"timeouts": {"idle_transfer_s": 0.2}},
+            "run": {"timeouts": {"suspicion_s": 0.1}},
             "steps": [
                 push(hold=True),
                 push(header(), hold=True),

@@ -122,7 +122,7 @@ def seeds() -> dict[str, list[bytes]]:
         "encodings": [
             bytes((kind,)) + bytes(encode(theta, targets.SCHEMA, encoding)) for kind, encoding in enumerate(ENCODINGS)
         ],
-        "handshake": [hello, b'{"clusters": 3, "timeouts": {"heartbeat_s": 2}}'],
+        "handshake": [hello, b'{"clusters": 3, "timeouts": {"suspicion_s": 2}}'],
         "meaning": [
             targets.RECORD.encode(),
             b'{"kind": "regression", "target": "y", "read": ["a"], "open": ["target"]}',

@@ -32,7 +32,7 @@ from peer.wire.round_ring import RoundRing
 from peer.wire.server import PeerServer
 
 LIMITS = WireLimits(frame_bytes_max=1 << 16)
-TIMEOUTS = Timeouts(idle_transfer_s=5.0, suspicion_s=5.0)
+TIMEOUTS = Timeouts()
 
 
 def hello_of(sender: int, **changes: Any) -> Hello:

@@ -97,7 +97,7 @@ class PeerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Sent when no other message was sent for `timeouts.heartbeat_s`.
+        """Sent when no other message was sent for the heartbeat interval.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -24,7 +24,7 @@ from tests.simulation.options import manifest
 from tests.unit.algorithms.messages import hello_of
 
 SUSPICION_S, DEADLINE_S = 4.0, 400.0
-TIMEOUTS = {"heartbeat_s": 1.0, "suspicion_s": SUSPICION_S, "idle_transfer_s": 4.0, "round_deadline_s": DEADLINE_S}
+TIMEOUTS = {"suspicion_s": SUSPICION_S, "round_deadline_s": DEADLINE_S}
 
 
 class Driven:

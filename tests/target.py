@@ -157,8 +157,9 @@ class Target:
     async def push_good(self, index: int = 0) -> peer_pb2.PushReply:
         """Push one good model as the good neighbor."""
         model = self.model()
-        chunks = frames.model_frames(model.view(np.uint8), self.graph.manifest.limits.frame_bytes_max)
-        messages = [convert.pack_header(self.header(GOOD, index=index)), *(frame for frame, _size in chunks)]
+        header = convert.pack_header(self.header(GOOD, index=index))
+        parts = frames.model_frames(header, model.view(np.uint8), self.graph.manifest.limits.frame_bytes_max)
+        messages = [frame for frame, _size in parts]
         async with self.channel(GOOD) as channel:
             return peer_pb2.PushReply.FromString(await push(channel, messages))
 

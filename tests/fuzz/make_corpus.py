@@ -51,7 +51,7 @@ def seeds() -> dict[str, list[bytes]]:
     stream = [convert.pack_header(header)]
     stream += [frames.chunk_frame(memoryview(theta.tobytes()[i : i + 16])) for i in range(0, theta.nbytes, 16)]
     stream.append(frames.end_frame(xxhash.xxh3_128(theta.tobytes()).digest()))
-    small_model = frames.whole_message(convert.pack_header(header), theta.tobytes())
+    small_model, _size = next(frames.model_frames(convert.pack_header(header), theta.tobytes(), theta.nbytes))
     arrays = save({"slot/0": theta})
     whole = targets._OWNED | {"arrays": targets._described(b"")}
     small = make_graph("ring", 3)

@@ -257,8 +257,9 @@ class Liar:
     def _messages(self, header: ModelHeader, model: bytes, *, wrong_digest: bool = False) -> list[bytes]:
         if wrong_digest:
             return [convert.pack_header(header), frames.chunk_frame(memoryview(model), frames.end_frame(bytes(16)))]
-        parts = frames.model_frames(np.frombuffer(model, np.uint8), self._manifest.limits.frame_bytes_max)
-        return [convert.pack_header(header), *(frame for frame, _size in parts)]
+        most = self._manifest.limits.frame_bytes_max
+        parts = frames.model_frames(convert.pack_header(header), np.frombuffer(model, np.uint8), most)
+        return [frame for frame, _size in parts]
 
     def _push(self, victim: int, t: int, model: bytes, *, wrong_digest: bool = False, **changes: Any) -> None:
         """Push a model without waiting for the answer, which may come with the end of the round."""

@@ -136,7 +136,6 @@ class Target:
             "total": 1,
             "sample_count": 10,
             "mass": 1.0,
-            "scalars": (),
             "size_bytes": self.model().nbytes,
             "encoding": "float32",
         }

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from peer.core.messages import ModelHeader, Select
+from peer.core.messages import ModelHeader, Numbers, Select
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import RoundStep
-from peer.core.pace import ClosedStep, Numbers, is_near, note_delivery, reachable_and_near
+from peer.core.pace import ClosedStep, is_near, note_delivery, reachable_and_near
 from peer.core.partition import Partition, RoundRate
 from peer.core.patience import FULL, Patience
 from peer.core.stages import Stage
@@ -101,7 +101,7 @@ class Lockstep:
         present = (neighbor.selections.get(self._state.round.index) for neighbor in self._state.neighbors.values())
         return [select for select in present if select is not None]
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> tuple[tuple[int, Numbers], ...]:
         """Return those of the present step."""
         current, neighbors = self._state.round.current, self._state.neighbors.items()
         return tuple((n, neighbor.passed[current]) for n, neighbor in neighbors if neighbor.passed.get(current))

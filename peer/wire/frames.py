@@ -22,7 +22,7 @@ from peer.wire.generated import peer_pb2
 
 HEADER_TAG, CHUNK_TAG = 0x0A, 0x12  # fields 1 and 2, wire type 2 (length-delimited)
 SINGLE_BYTES_MAX = 512 << 10  # a sender puts models up to this size, and up to a chunk's, into one frame
-HEADER_BYTES_MAX = 64 << 10  # what header and end add to a frame at most: 4096 scalars and the fields
+HEADER_BYTES_MAX = 64 << 10  # what header and end add to a frame at most: 4096 numbers and the fields
 DIGEST_BYTES = 16
 ALIGNMENT_BYTES = 4  # of every chunk but the last: no float32 is split between two chunks
 MESSAGE_OVERHEAD_BYTES = 5  # gRPC's prefix of each message: compression flag and length

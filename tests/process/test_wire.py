@@ -22,7 +22,7 @@ from coordinator_free_bootstrap.errors import (
     RemoteProtocolError,
 )
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
-from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, Select
+from peer.core.messages import Heartbeat, Numbers, Outcome, Pass, Phase, PullRequest, Select
 from peer.wire import access, convert, frames
 from peer.wire.client import NeighborLink
 from peer.wire.frames import HEADER_BYTES_MAX, SINGLE_BYTES_MAX
@@ -49,7 +49,7 @@ def model(elements: int) -> np.ndarray:
 
 
 HEARTBEAT = Heartbeat(sender=2, incarnation=7, round_index=3, phase=Phase.RUNNING)
-SELECT = Select(sender=2, incarnation=7, round_index=3, selected=1, scalars=(1.0,), sketch=b"\0" * 8)
+SELECT = Select(sender=2, incarnation=7, round_index=3, selected=1, numbers=Numbers.of(1.0, [0.0, -2.0]))
 PASS = Pass(sender=2, incarnation=7, round_index=3, step=1)
 
 

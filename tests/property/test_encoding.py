@@ -19,6 +19,7 @@ from peer.core.messages import (
     Hello,
     HelloReply,
     ModelHeader,
+    Numbers,
     Outcome,
     Pass,
     Phase,
@@ -211,9 +212,9 @@ HELLO = Hello(
     seen_incarnation=5,
 )
 HEARTBEAT = Heartbeat(2, 7, 3, Phase.LEAVING)
-SELECT = Select(2, 7, 3, 4, (0.5, -2.0), b"\0\0\x80\x3f")
-PASS = Pass(2, 7, 3, 1)
-HEADER = ModelHeader(2, 7, 3, 0, 1, 0, 2, 100, 0.25, (1.5,), 1 << 40, "bfloat16")
+SELECT = Select(2, 7, 3, 4, Numbers.of(0.5, -2.0))
+PASS = Pass(2, 7, 3, 1, Numbers.of(1e300))
+HEADER = ModelHeader(2, 7, 3, 0, 1, 0, 2, 100, 0.25, 1 << 40, "bfloat16", numbers=Numbers.of(1.5))
 REPLY = PushReply(Outcome.REFUSED, RefusalCode.NON_FINITE, "a NaN")
 STATUS: dict[str, Any] = {"peer_id": 3, "phase": "running", "metric_value": 0.5}
 Reader = Callable[[bytes], Any]

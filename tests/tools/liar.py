@@ -28,7 +28,18 @@ from target import call, push
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import RefusalCode
-from peer.core.messages import Heartbeat, Hello, HelloReply, ModelHeader, Outcome, Pass, Phase, PushReply, Select
+from peer.core.messages import (
+    Heartbeat,
+    Hello,
+    HelloReply,
+    ModelHeader,
+    Numbers,
+    Outcome,
+    Pass,
+    Phase,
+    PushReply,
+    Select,
+)
 from peer.core.messages import PullRequest as Pull
 from peer.identity.files import KeyPair
 from peer.runtime.world import AsyncioWorld
@@ -241,7 +252,6 @@ class Liar:
             total=1,
             sample_count=10,
             mass=1.0,
-            scalars=(),
             size_bytes=self.victims[victim].host.state.model_bytes,
             encoding="float32",
         )
@@ -319,8 +329,8 @@ class Liar:
     async def _lie_selections(self, victim: int, t: int) -> None:
         """Selections that contradict each other, in a run whose algorithm selects nothing."""
         for selected in (0, 1, 63, -1):
-            sketch = np.full(self._random.randint(1, 1000), self._random.random(), np.float32).tobytes()
-            message = Select(self.peer_id, self._incarnation[victim], t, selected, (self._random.random(),), sketch)
+            numbers = Numbers.of(np.full(self._random.randint(1, 1000), self._random.random()))
+            message = Select(self.peer_id, self._incarnation[victim], t, selected, numbers)
             await self._ask(victim, "Select", convert.pack_select(message))
 
     async def _lie_garbage(self, victim: int, t: int) -> None:

@@ -116,6 +116,7 @@ class ArrivalReader:
             self._writer = arrival.release = None
             if not complete:
                 self._handler.lost(arrival, reason, code)
+                arrival.drop()  # its memory is free now, not at the next collection of reference cycles
 
     async def discard(self) -> None:
         """Read and discard the sender's remaining frames, for at most the idle time, so that the sender gets the reply.

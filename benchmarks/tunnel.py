@@ -99,7 +99,7 @@ async def _peer(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: C
     await server.start()
     edges.open()
     theta = np.random.default_rng(1).standard_normal(size // 4 if peer_id == SENDER else 1, np.float32)
-    header = ModelHeader(SENDER, 1, 0, 0, 0, 0, 1, 100, 1.0, (), theta.nbytes, "float32")
+    header = ModelHeader(SENDER, 1, 0, 0, 0, 0, 1, 100, 1.0, theta.nbytes, "float32")
     payload = encode(theta, schema_of(theta.size), "float32")
 
     async def push() -> None:

@@ -135,7 +135,6 @@ class Target:
             "total": 1,
             "sample_count": 10,
             "mass": 1.0,
-            "scalars": (),
             "size_bytes": self.model().nbytes,
             "encoding": "float32",
         }
@@ -156,8 +155,9 @@ class Target:
     async def push_good(self, index: int = 0) -> peer_pb2.PushReply:
         """Push one good model as the good neighbor."""
         model = self.model()
-        chunks = frames.model_frames(model.view(np.uint8), self.world.limits.frame_bytes_max)
-        messages = [convert.pack_header(self.header(GOOD, index=index)), *(frame for frame, _size in chunks)]
+        header = convert.pack_header(self.header(GOOD, index=index))
+        parts = frames.model_frames(header, model.view(np.uint8), self.world.limits.frame_bytes_max)
+        messages = [frame for frame, _size in parts]
         async with self.channel(GOOD) as channel:
             return peer_pb2.PushReply.FromString(await push(channel, messages))
 

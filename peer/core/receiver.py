@@ -74,7 +74,7 @@ class Receiver:
             name = state.manifest.algorithm
             reason = f"models declined in round {select.round_index}, in which algorithm '{name}' asks for none"
             return Refusal(RefusalCode.MALFORMED, reason)
-        if asking and select.selected == -1 and not (select.scalars or select.sketch):
+        if asking and select.selected == -1 and not select.numbers:
             return None
         return state.algorithm.rejects_select(state.algorithm_state, select)
 

@@ -21,6 +21,7 @@ from peer.core.messages import (
     Hello,
     HelloReply,
     ModelHeader,
+    Numbers,
     Outcome,
     Phase,
     PullRequest,
@@ -64,7 +65,7 @@ def header_of(size_bytes: int, **changes: Any) -> ModelHeader:
         total=2,
         sample_count=100,
         mass=1.0,
-        scalars=(0.5, -1.0),
+        numbers=Numbers.of(0.5, -1.0),
         size_bytes=size_bytes,
         encoding="float32",
     )

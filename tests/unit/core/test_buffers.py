@@ -27,7 +27,7 @@ class Driven:
 
     def offer(self, sender, round_index=0):
         self.streams += 1
-        header = ModelHeader(sender, 1, round_index, 0, 0, 0, 1, 4, 1.0, (), 24, "float32")
+        header = ModelHeader(sender, 1, round_index, 0, 0, 0, 1, 4, 1.0, 24, "float32")
         self.run.arrivals.offered[self.streams] = Arrival(header, stream=self.streams)
         return self.streams
 

@@ -99,7 +99,7 @@ class Driven:
 
 
 def header(sender, round_index=0, step=0, slot=0):
-    return ModelHeader(sender, 1, round_index, step, slot, 0, 1, 4, 1.0, (), 24, "float32")
+    return ModelHeader(sender, 1, round_index, step, slot, 0, 1, 4, 1.0, 24, "float32")
 
 
 def of(effects, kind):

@@ -98,7 +98,7 @@ def find_task_file(task: str, model_file: Path) -> str:
     searched = ", ".join(map(str, (Path.cwd(), *folders)))
     raise TaskError(
         f"task: found no file {path_text!r} in {searched}; {model_file} was trained with it; "
-        f"give its place: {Option('task')} path/to/{Path(path_text).name}:{name}"
+        f"give its place with {Option('task')}, such as path/to/{Path(path_text).name}:{name}"
     )
 
 

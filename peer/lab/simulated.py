@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class SimulatedSettings:
 
     data_root: Path | None = None
     device: str = "cpu"
-    amp: str | None = None
+    amp: Literal["bf16"] | None = None
     threads: int = 1
     stacked: bool | None = None
     fold_threads: int | None = None

@@ -64,7 +64,7 @@ class LocalSettings:
         self.proxy = HttpProxy.chosen(self.options["proxy"])
 
     @classmethod
-    def at(cls, state_dir: Path, **options: Unpack[LocalOptions]) -> LocalSettings:
+    def at(cls, state_dir: Path, /, **options: Unpack[LocalOptions]) -> LocalSettings:
         """Return the settings of a peer with a state directory, and the defaults of the options that are missing.
 
         Raises:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from peer.core import effects as do
 from peer.core import events as ev
-from peer.core.company import Company
 from peer.core.contacts import Contacts
 from peer.core.counters import RecordCounts
 from peer.core.liveness import NeighborState
@@ -16,6 +15,7 @@ from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import Stage, Trigger
 from peer.core.state import State
+from peer.core.waiting import Company
 
 
 class Ending:

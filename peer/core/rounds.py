@@ -9,7 +9,6 @@ from coordinator_free_bootstrap.errors import LocalProtocolError
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.catch_up import CatchUp
-from peer.core.company import Company
 from peer.core.contacts import Contacts
 from peer.core.counters import RecordCounts
 from peer.core.liveness import NeighborState
@@ -19,6 +18,7 @@ from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import WORK, Stage, Trigger
 from peer.core.state import Round, State
+from peer.core.waiting import Company
 
 
 class RoundCycle:

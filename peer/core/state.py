@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,8 +16,7 @@ from peer.core.counters import Totals
 from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import Liveness, NeighborState
 from peer.core.messages import Outcome, Select
-from peer.core.neighbor import Neighbor
-from peer.core.outbox import Outbox, RoundStep
+from peer.core.neighbor import Neighbor, Outbox, RoundStep
 from peer.core.plan import Planner
 from peer.core.stages import Stage, Trigger, may_take, next_stage
 
@@ -268,3 +268,23 @@ class State:
     def unmet(self) -> list[int]:
         """Return the neighbors that this peer has not met yet."""
         return [n for n, neighbor in self.neighbors.items() if neighbor.liveness.state is NeighborState.UNKNOWN]
+
+    # ---- who is near ----------------------------------------------------------------------------------------------------
+
+    def reachable_and_near(self) -> Iterator[int]:
+        """Yield the neighbors that messages reach and that are in about the same round, ascending; none without an exchange."""
+        if self.plan.steps:
+            for n, neighbor in self.neighbors.items():
+                if neighbor.is_reachable and self.is_near(neighbor):
+                    yield n
+
+    def is_near(self, neighbor: Neighbor) -> bool:
+        """Return whether a neighbor is at most one round ahead and not too far behind; a straggler may be one round behind."""
+        behind = self.round.index - neighbor.round_index
+        return -1 <= behind <= (1 if neighbor.is_straggler else self.constants.wait_rounds_behind)
+
+    def note_delivery(self, neighbors: Iterable[int]) -> tuple[int, ...]:
+        """Note which neighbors have not delivered in the step that closes; return those that have, over an edge that is up."""
+        for n in neighbors:
+            self.neighbors[n].is_straggler = not self.has_delivered(n)
+        return tuple(n for n in neighbors if not self.neighbors[n].is_straggler and n in self.plan.up)

@@ -1,10 +1,12 @@
-"""Whether a peer learns with its neighbors or alone: who is expected back, rounds without any neighbor, `never_alone`. Pure."""
+"""Whom a peer waits for: at its start, in a step, and where it would learn alone. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from peer.core.neighbor import Neighbor
 from peer.core.pace import Pace
-from peer.core.stages import Stage
+from peer.core.stages import EXCHANGE, Stage
 from peer.core.state import State
 
 ABSENCE_SUSPICIONS = 6  # a restart takes less than so many suspicion times, 30 s by default
@@ -119,3 +121,112 @@ class Company:
     def waits_until(self) -> float | None:
         """Return when a wait for any neighbor ends this peer; None if it does not wait."""
         return None if self._alone_since is None else self._alone_since + self._state.manifest.start.deadline_s
+
+
+class Start:
+    """The part of the engine that decides when the first round of an incarnation may begin, and when the start is given up."""
+
+    def __init__(self, state: State, company: Company) -> None:
+        self._state = state
+        self._company = company
+        self._began_at: float | None = None
+        self._log_after_s = state.manifest.timeouts.suspicion_s  # how long the wait must last to be logged (again)
+
+    def begin(self, now: float) -> None:
+        """Note the first event."""
+        if self._began_at is None:
+            self._began_at = now
+            wait_s = self.deadline - now
+            self._state.log("info", f"waiting up to {wait_s:g} s for neighbors {list(self._state.neighbors)}")
+
+    @property
+    def deadline(self) -> float:
+        """When the wait for neighbors is over: after a restart soon, and sooner once one is met or the run is over.
+
+        A peer that goes on alone is ahead of all others before long, and they would skip rounds to catch up with it.
+        """
+        state = self._state
+        wait_s = state.manifest.start.deadline_s
+        if state.resumed:
+            met = bool(state.live()) or state.round.index >= state.manifest.rounds
+            wait_s = state.manifest.timeouts.suspicion_s if met else min(wait_s, self._company.absence_s)
+        return (self._began_at or 0.0) + wait_s
+
+    def is_refused(self) -> bool:
+        """Return whether every neighbor has refused this peer, and no rule lets it train alone; log it."""
+        state = self._state
+        if state.manifest.start.rule == "deadline" or not state.refused_by_all():
+            return False
+        reasons = "; ".join(f"peer {n}: {neighbor.refusal}" for n, neighbor in state.neighbors.items())
+        state.log("error", f'refused by all neighbors; run.start.rule = "deadline" would train alone: {reasons}')
+        return True
+
+    def may_begin(self, now: float) -> bool:
+        """Return whether the start rule is met, or the wait is over; log who is absent then."""
+        state, absent = self._state, self._company.absent_at_start(now)
+        start, count = state.manifest.start, len(state.neighbors)
+        met = count - len(absent)
+        enough = met == count or (start.rule == "quorum" and met >= start.quorum * count)
+        if not enough and (now < self.deadline or self._company.is_awaited()):
+            return False
+        if absent:
+            waited_s = now - (self._began_at or 0.0)
+            state.log("warning", f"starting without {absent}, not met in {waited_s:.0f} s; run.start sets this wait")
+        return True
+
+    def log_wait(self, now: float) -> None:
+        """Log what a long start waits for, ever more rarely."""
+        state, waited_s = self._state, now - (self._began_at or 0.0)
+        if now >= (self._began_at or 0.0) + self._log_after_s:  # the sum that the timer was set to
+            left_s = max(0.0, self.deadline - now)
+            absent = self._company.absent_at_start(now)
+            state.log("info", f"waiting for neighbors {absent}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go")
+            self._log_after_s = max(2 * waited_s, state.manifest.timeouts.suspicion_s)
+
+    def next_time(self, now: float) -> Iterator[float]:
+        """Yield the times at which something is due here by itself."""
+        yield self.deadline
+        yield (self._began_at or 0.0) + self._log_after_s
+        yield from (at for at in map(self._company.may_return_until, self._state.neighbors.values()) if at > now)
+
+
+class Waits:
+    """The part of the engine that tells what a step waits for: shown by the status, and logged when it takes long."""
+
+    def __init__(self, state: State, pace: Pace, company: Company) -> None:
+        self._state = state
+        self._pace = pace
+        self._company = company
+        self._log_first_s = state.constants.retry_after_suspicions * state.manifest.timeouts.suspicion_s
+        self._log_after_s = self._log_first_s  # how long the wait must last to be logged (again)
+        self._step_began_at = 0.0
+
+    def waiting_for(self) -> list[int]:
+        """Return the neighbors that are waited for: those of `undelivered`, or all where any one would do."""
+        return list(self._state.neighbors) if self._company.is_awaited() else self.undelivered()
+
+    def undelivered(self) -> list[int]:
+        """Return the neighbors whose models the present step waits for."""
+        return [n for n in self._counted_on() if not self._state.has_delivered(n)]
+
+    def owed_to(self) -> list[int]:
+        """Return the neighbors that have not yet taken what this peer offers in the present step."""
+        return [n for n in self._counted_on() if self._state.owes(n)]
+
+    def _counted_on(self) -> Iterable[int]:
+        return self._pace.counted_on() if self._pace.waits and self._state.stage in EXCHANGE else ()
+
+    def log(self, now: float) -> None:
+        """Log what a long wait is for, ever more rarely."""
+        state, began_at = self._state, self._state.round.exchange_began_at
+        if began_at != self._step_began_at:
+            self._step_began_at, self._log_after_s = began_at, self._log_first_s
+        waited_s = now - began_at
+        if state.stage not in EXCHANGE or waited_s < self._log_after_s:
+            return
+        here, owed = state.arrivals.senders_at(state.round.current), self.owed_to()
+        silent = [n for n in self.undelivered() if n not in here]  # what is here only waits for its turn
+        reasons = [f"models from {silent}"] * bool(silent) + [f"{owed} to take ours"] * bool(owed)
+        if reasons:
+            self._log_after_s = 2 * waited_s
+            state.log("info", f"round {state.round.index} has waited {waited_s:.0f} s for {' and for '.join(reasons)}")

@@ -160,6 +160,8 @@ def _problem(
     first = found[0]
     if isinstance(rule := first.get("ctx", {}).get("error"), WrongOption):
         return ConfigProblem(name(rule.key), rule.expected, repr(rule.got))
+    if not first["loc"]:  # a rule over several options
+        return ConfigProblem(owner or "options", first["msg"].removeprefix("Value error, "), repr(first["input"]))
     key = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
         known = near(key, sorted(model.model_fields)) if model.model_fields else "there is none"

@@ -24,13 +24,13 @@ from functools import cached_property
 from operator import attrgetter
 from typing import ClassVar, Generic, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from coordinator_free_bootstrap.options import NoOptions
+from coordinator_free_bootstrap.options import NoOptions, parsed
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import Fields, Learner, measured, training_fields
 from peer.algorithms.workspace import Workspace
@@ -105,18 +105,11 @@ class Algorithm(Generic[OptionsT, StateT]):
         """Validate ``run.options``.
 
         Raises:
-            ConfigError: an option is unknown or out of range; the text names key, value and the known options.
+            ConfigError: an option is unknown, out of range or without effect.
         """
-        try:
-            return cast("OptionsT", cls.Options.model_validate(manifest.options))
-        except ValidationError as error:
-            problem = error.errors()[0]
-            key = ".".join(map(str, problem["loc"])) or "options"
-            known = ", ".join(cls.Options.model_fields) or "none"
-            raise ConfigError(
-                f"run.options.{key} of algorithm '{cls.name}': {problem['msg']}, found {problem.get('input')!r}; "
-                f"its options are: {known}"
-            ) from None
+        owner = f"algorithm '{cls.name}'"
+        read = parsed(cls.Options, manifest.options, "run.options.{}".format, ConfigError, owner)
+        return cast("OptionsT", read)
 
     @classmethod
     def _final_epochs(cls, manifest: Manifest) -> int:

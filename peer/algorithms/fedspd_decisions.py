@@ -75,11 +75,6 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
                 "run.options.dp_epsilon: 1 or more (10 is usual). The noise is scaled by this public number, so that no private "
                 "count leaks"
             )
-        if self.options.selection == "partition" and self.options.u_min:
-            raise ConfigError(
-                f"run.options.u_min: found {self.options.u_min}, which has no effect with run.options.selection 'partition'; "
-                "allowed: 0; remove it, or set selection 'mixture'"
-            )
         if self.options.split == "updates":
             self._check_split(len(graph.nodes))
 

@@ -5,9 +5,11 @@ Source: FedSPD (arXiv 2410.18862); defaults follow the paper, or the authors' co
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from coordinator_free_bootstrap.options import EffectiveWhen
 
 
 class FedSpdOptions(BaseModel):
@@ -41,7 +43,9 @@ class FedSpdOptions(BaseModel):
         description="select a cluster with the probabilities of the mixture weights (mixture, the paper), or divide all peers by "
         "chance into S equal parts in each round, whatever their mixtures (partition, the authors' code)",
     )
-    u_min: float = Field(0.0, ge=0, lt=1, description="least weight of a cluster in the selection; 0 is the paper")
+    u_min: Annotated[float, EffectiveWhen(lambda o: o.selection == "mixture", "run.options.selection is partition")] = (
+        Field(0.0, ge=0, lt=1, description="least weight of a cluster in the selection; 0 is the paper")
+    )
     label_check: bool = Field(
         True, description="refuse a model that points along another own center more than along the one it names"
     )

@@ -319,5 +319,5 @@ def test_in_a_run_part_of_the_largest_cluster_moves_to_the_empty_one_and_all_clu
 @pytest.mark.parametrize("options", [{"warmup_round": 1}, {"relay_steps": 0}, {"initialization": "none"}])
 def test_wrong_options_are_named(options):
     graph = make_graph("ring", 3, manifest=manifest(options=options))
-    with pytest.raises(ConfigError, match=rf"run\.options\.{next(iter(options))} of algorithm 'dfca'"):
+    with pytest.raises(ConfigError, match=rf"run\.options\.{next(iter(options))}: expected"):
         Dfca(graph.manifest, 0, graph)

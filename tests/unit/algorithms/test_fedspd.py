@@ -158,7 +158,9 @@ def test_a_partition_divides_all_peers_whatever_their_mixtures():
 
 
 def test_a_least_weight_is_refused_with_a_partition():
-    with pytest.raises(ConfigError, match=r"run\.options\.u_min: found 0\.1, which has no effect.*'partition'"):
+    with pytest.raises(
+        ConfigError, match=r"^run\.options\.u_min: expected no value .*selection is partition.*, got 0\.1"
+    ):
         fedspd(graph_of(options={"selection": "partition", "u_min": 0.1}))
 
 

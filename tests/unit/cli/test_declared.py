@@ -1,6 +1,7 @@
 """An option is declared once: commands, Python calls and settings take its type, default, bounds and help from there."""
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -14,11 +15,14 @@ import coordinator_free_bootstrap
 import peer
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.options import fields_of
+from peer.algorithms.registry import algorithm_named
 from peer.bed.api.testbed import Testbed
 from peer.bed.options import BedOptions, bed_options
 from peer.bed.verbs.testbed import IN_SETTINGS
 from peer.cli.main import app
 from peer.cli.problem import KEYS
+from peer.lab.options import SimulatedOptions
+from peer.lab.simulated import SimulatedSettings
 from peer.runtime.assembly import LocalSettings
 from peer.runtime.local_options import IN_FILE, LocalOptions, complete_options, limits_form, listen_address, log_form
 from peer.runtime.options_file import options_in
@@ -195,3 +199,55 @@ def all_verbs(command, context=None):
     context = command.context_class(command, parent=context, info_name=command.name)
     for name in command.list_commands(context):
         yield from all_verbs(command.get_command(context, name), context)
+
+
+def option_of(*path):
+    """Return the options of a verb by name."""
+    command = get_command(app)
+    for word in path:
+        command = command.get_command(None, word)
+    return {each.name: each for each in command.params}
+
+
+@pytest.mark.parametrize(
+    ("verb", "declared", "used"),
+    [
+        (("run",), LocalOptions, complete_options(3, {}) | {"state_dir": None}),
+        (("testbed",), BedOptions, bed_options({})),
+        (("experiment", "run"), SimulatedOptions, vars(SimulatedSettings())),
+    ],
+)
+def test_the_default_of_the_command_is_the_one_that_is_used(verb, declared, used):
+    """`--help` shows the declared default, and a Python call without the option has the same one."""
+    parameters = option_of(*verb)
+    for name, field in fields_of(declared).items():
+        assert used[name] == field.default, name
+        if name in parameters:
+            assert parameters[name].default in (field.default, None if field.default == () else field.default), name
+
+
+def test_peer_graph_keys_shows_the_defaults_of_the_manifest():
+    listed = CliRunner().invoke(app, ["graph", "keys", "fedspd"]).stdout.splitlines()
+    manifest = peer.Manifest(algorithm="fedspd")
+    options = algorithm_named("fedspd").parse_options(manifest)
+    used = {
+        **{f"run.{key}": value for key, value in flat(manifest.model_dump(mode="json")).items()},
+        **{f"run.options.{key}": value for key, value in options.model_dump(mode="json").items()},
+    }
+    used["run.algorithm"] = peer.Manifest().algorithm
+    shown = {key: json.loads(text.partition(": ")[0]) for key, _, text in (line.partition(" = ") for line in listed)}
+    assert len(shown) > 50 and shown == {key: used[key] for key in shown}
+
+
+def flat(values, prefix=""):
+    """Return the values of nested objects by dotted key; an empty object is a value."""
+    found = {}
+    for key, value in values.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return found
+
+
+def test_peer_graph_make_has_the_defaults_of_graph_make():
+    of_call, of_command = inspect.signature(peer.Graph.make).parameters, option_of("graph", "make")
+    for name in ("kind", "peers", "base_port", "address_template"):
+        assert of_command[name].default == of_call[name].default

@@ -189,9 +189,9 @@ def test_options_of_an_own_algorithm_are_set_in_the_graph():
     assert graph.manifest.algorithm == "patient" and graph.manifest.options == {"every": 3}
     peer.simulate(graph, progress=False)
     assert used == {3}
-    with pytest.raises(ConfigError, match=r"run\.options\.every of algorithm 'patient'"):
+    with pytest.raises(ConfigError, match=r"run\.options\.every: expected"):
         peer.Graph.make("line", peers=2, run={"algorithm": Patient, "options": {"every": 0}})
-    with pytest.raises(ConfigError, match=r"run\.options\.often of algorithm 'patient'"):
+    with pytest.raises(ConfigError, match=r"run\.options\.often: expected an option of algorithm 'patient'"):
         peer.Graph.make("line", peers=2, run={"algorithm": Patient, "options": {"often": 2}})
 
 

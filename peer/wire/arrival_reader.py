@@ -150,7 +150,8 @@ class ArrivalReader:
             sentence = f"the first frame: expected at most {allowed} bytes, got {len(message)}"
             raise RemoteProtocolError(RefusalCode.TOO_LARGE, sentence)
         frame = frames.read_frame(message)
-        self._first, self._is_single = frame._replace(header=None), frame.end is not None
+        self._first = frame._replace(header=None)
+        self._is_single = frame.header is not None and frame.end is not None
         return convert.first_header(frame)
 
     async def _read_frames(self, arrival: Arrival) -> bool:

@@ -20,7 +20,18 @@ WITH_AN_EXAMPLE = [
     *("run", "run_async", "simulate", "watch"),
 ]
 OF_ALGORITHMS = [  # what a subclass of Algorithm names
-    *("AlgorithmState", "ModelHeader", "Offer", "Pass", "RefusalCode", "Refusal", "Select", "Target", "Vector"),
+    *(
+        "AlgorithmState",
+        "ModelHeader",
+        "Numbers",
+        "Offer",
+        "Pass",
+        "RefusalCode",
+        "Refusal",
+        "Select",
+        "Target",
+        "Vector",
+    ),
     *("TrainingPlan", "Workspace", "generator", "training_fields"),
 ]
 NAMES = sorted(WITH_AN_EXAMPLE + OF_ALGORITHMS)

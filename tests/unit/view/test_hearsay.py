@@ -48,4 +48,4 @@ def test_one_neighbor_that_knows_the_last_round_is_enough():
     for rounds in ((34, 60), (60, 34)):
         news = [said(3 + i, **left(1, done)) for i, done in enumerate(rounds)]
         event = with_endings([*news, silent(1)])[2]
-        assert event.data == {"status": "completed", "rounds_completed": 60, "told_by": [3, 4]}
+        assert event.data["summary"] == {"status": "completed", "rounds_completed": 60, "told_by": [3, 4]}

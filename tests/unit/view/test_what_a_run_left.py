@@ -122,7 +122,7 @@ def test_warnings_name_diverged_refused_and_lonely_peers_first(run_directory):
     assert values["warnings"] == [
         "peer 1: diverged: models that are not finite cannot be used",
         "peer 2: refused by every neighbor, and ended; their logs name the difference",
-        "24 messages refused by peer 1: NaN or infinity in a model (non_finite)",
+        "24 messages refused by peer 1: NaN or infinity, or a norm beyond float32 (non_finite)",
         "3 messages refused by peer 2: the manifests differ (manifest_mismatch)",
         "1 message refused by peer 0: the graph files differ (graph_mismatch); the last after 0 s",
         "peer 0: alone: no neighbor was ever alive, so all rounds were without exchange",

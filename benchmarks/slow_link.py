@@ -74,7 +74,7 @@ async def measure(port: int, size: int, kb_s: float) -> tuple[float, float, floa
     for index in range(2):
         began = time.perf_counter()
         try:
-            await link.push(ModelHeader(2, 1, index, 0, 0, 0, 1, 100, 1.0, (), theta.nbytes, "float32"), payload)
+            await link.push(ModelHeader(2, 1, index, 0, 0, 0, 1, 100, 1.0, theta.nbytes, "float32"), payload)
             seconds.append(time.perf_counter() - began)
         except NeighborUnavailable:
             seconds.append(float("nan"))

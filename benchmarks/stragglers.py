@@ -45,12 +45,7 @@ COMMON = [
     "run.batch_size=50",
     "run.rounds=1000000",  # the time ends the run
 ]
-DEADLINE = [
-    "run.timeouts.heartbeat_s=0.25",
-    "run.timeouts.suspicion_s=1",
-    "run.timeouts.idle_transfer_s=1",
-    "run.timeouts.round_deadline_s=2",
-]
+DEADLINE = ["run.timeouts.suspicion_s=1", "run.timeouts.round_deadline_s=2"]
 LOCKSTEP, ASYNC = "lockstep", "async"
 PACES = {LOCKSTEP: [], "lockstep, `round_deadline_s` 2": DEADLINE, ASYNC: ["run.pace=async"]}
 ALGORITHMS = ("dfedavg", "dfca", "local")

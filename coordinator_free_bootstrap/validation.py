@@ -18,12 +18,12 @@ _OBJECT = frozenset({"model_type", "model_attributes_type", "dataclass_type", "d
 Location = tuple[int | str, ...]
 
 
-def sentences(error: ValidationError, model: type[BaseModel], data: object, prefix: str = "") -> list[str]:
+def sentences(error: ValidationError, model: type[BaseModel] | None, data: object, prefix: str = "") -> list[str]:
     """Return one sentence per wrong field of ``data``, without the name of the file.
 
     Args:
         error: raised by validating ``data`` against ``model``.
-        model: the outermost model; an unknown key is compared with its fields.
+        model: the outermost model; an unknown key is compared with its fields. None: it refuses no key.
         data: the JSON value that was validated.
         prefix: dotted path of ``data`` in its file, for example ``"run"``.
     """
@@ -38,7 +38,7 @@ def sentences(error: ValidationError, model: type[BaseModel], data: object, pref
         else:
             field, got = _dotted(prefix, location[:depth]), shown(value)
             rule = "an object" if kind in _OBJECT else message.removeprefix("Input should be ")
-            if kind == "extra_forbidden":
+            if kind == "extra_forbidden" and model is not None:
                 if refused := gone(_dotted(prefix, location), value):
                     expected |= {(key, ""): [sentence] for key, sentence in refused.items()}
                     continue

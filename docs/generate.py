@@ -1,4 +1,4 @@
-"""Write the tables of these pages that the code has; with ``--check`` only say whether they are up to date.
+"""Write the tables of these pages and of proto/WIRE.md that the code has; ``--check`` only says whether they are up to date.
 
 A generated table stands in a page between the lines ``<!-- code: NAME -->`` and ``<!-- end of code -->``; `TABLES` has the names.
 """
@@ -11,13 +11,17 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.counters import COUNTING, Totals, entries
 from peer.observe.metrics import PeerMetrics
 from peer.store.records import KINDS, STATES, AlgorithmFields, Line, Summary, fields_of
-from peer.view.state.rows import EdgeRow, Header, PeerRow
+from peer.view.state.rows import MESSAGES, EdgeRow, Header, PeerRow
+from peer.view.state.timeline import TimelineEntry
 
 DOCS = Path(__file__).resolve().parent
+PAGES = (*sorted(DOCS.glob("*.md")), DOCS.parent / "proto" / "WIRE.md")
 GENERATED = re.compile(r"(?<=^<!-- code: )(\S+)( -->\n\n).*?(?=\n<!-- end of code -->$)", re.DOTALL | re.MULTILINE)
+MANIFEST_KEY = re.compile(r"\b(limits|timeouts|screening)\.\w+")
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -67,12 +71,28 @@ def metrics() -> str:
     return table(("metric", "type", "meaning"), rows.values())
 
 
+def messages() -> str:
+    """Return the keys of the answers of a `View`, and which of them have each."""
+    keys = {name: each.help for message in MESSAGES.values() for name, each in entries(message).items()}
+    rows = []
+    for name, about in keys.items():
+        having = [f"`{method}`" for method, message in MESSAGES.items() if name in entries(message)]
+        rows.append((f"`{name}`", "all" if len(having) == len(MESSAGES) else ", ".join(having), about))
+    return table(("key", "in", "value"), rows)
+
+
 def statuses() -> str:
     """Return the states of a peer's run."""
     rows = (
         (f"`{state}`", each.help, "the peer" if each.said else "readers of its files") for state, each in STATES.items()
     )
     return table(("state", "meaning", "said by"), rows)
+
+
+def refusals() -> str:
+    """Return the codes of refusals: what each one refuses, which messages, and what to do."""
+    rows = ((f"`{code}`", code.cause, code.answers, code.remedy) for code in RefusalCode)
+    return MANIFEST_KEY.sub(r"`\g<0>`", table(("code", "cause", "in answer to", "what to do"), rows))
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -84,9 +104,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "counters": lambda: meanings(Totals, "counter"),
     "metrics": metrics,
     "states": statuses,
+    "messages": messages,
+    "timeline": lambda: meanings(TimelineEntry, "key"),
     "header": lambda: meanings(Header, "key"),
     "peers": lambda: meanings(PeerRow, "key"),
     "edges": lambda: meanings(EdgeRow, "key"),
+    "refusals": refusals,
 }
 
 
@@ -100,7 +123,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     check, stale = parser.parse_args().check, []
-    for path in sorted(DOCS.glob("*.md")):
+    for path in PAGES:
         page = path.read_text()
         if (fresh := generated(page)) != page:
             stale.append(path.name)

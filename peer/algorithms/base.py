@@ -37,7 +37,7 @@ from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
-from peer.core.messages import ModelHeader, Pass, Select
+from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select
 from peer.core.schema import Schema
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel, default=NoOptions)
@@ -179,18 +179,18 @@ class Algorithm(Generic[OptionsT, StateT]):
         """Return how many models follow a selection: unknown, the first header says it."""
         return None
 
-    def tells(self, state: StateT, round_index: int, step: int) -> tuple[float, ...]:
-        """Return the numbers to send in a step to each neighbor that gets no model in it, at most 4096: none.
+    def tells(self, state: StateT, round_index: int, step: int) -> Numbers:
+        """Return the numbers to send in a step to each neighbor that gets no model in it: none.
 
         They go with the pass. Neighbors find those of a step in ``workspace.told`` when they end or close it.
         """
-        return ()
+        return NO_NUMBERS
 
     def rejects_pass(self, state: StateT, message: Pass) -> Refusal | None:
         """Refuse numbers in a pass: without `tells`, no peer sends any."""
-        if not message.scalars:
+        if not message.numbers:
             return None
-        found = f"{len(message.scalars)} numbers in a pass"
+        found = f"{len(message.numbers)} numbers in a pass"
         return Refusal(RefusalCode.MALFORMED, f"{found}; algorithm '{self.name}' has none in this step")
 
     def asking(self, round_index: int) -> bool:
@@ -325,7 +325,7 @@ class Algorithm(Generic[OptionsT, StateT]):
         return measured(workspace.learner.evaluate(self.evaluation_model(workspace)))
 
     def evaluation_model(self, workspace: Workspace[StateT]) -> Vector:
-        """Return the model whose accuracy is reported: that of the peer's cluster."""
+        """Return the model whose metric value is reported: that of the peer's cluster."""
         return workspace.models.model(workspace.state.cluster_index or 0)
 
     def adopt(self, workspace: Workspace[StateT]) -> StateT:

@@ -43,9 +43,7 @@ def takes_options(parameter: str, declared: type, *names: str) -> Callable[[Verb
             given = {name: value for name, value in read.items() if _is_given(context, name)}
             verb(**{parameter: given}, **values)
 
-        with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
-        return with_options
+        return with_parameters(with_options, parameters)
 
     return decorate
 
@@ -54,6 +52,13 @@ def _is_given(context: typer.Context, name: str) -> bool:
     """Return whether the user gave an option, be it with the value of its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
+
+
+def with_parameters(verb: Verb, parameters: list[Parameter]) -> Verb:
+    """Return a verb that typer reads as having these parameters."""
+    vars(verb)["__signature__"] = Signature(parameters)
+    verb.__annotations__ = {each.name: each.annotation for each in parameters}
+    return verb
 
 
 def typer_parameter(name: str, field: FieldInfo) -> Parameter:

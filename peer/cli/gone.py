@@ -76,8 +76,8 @@ def name_successor(error: Exception) -> None:
     for gone, successor in GONE_VERBS.items():
         group, _, name = gone.rpartition(" ")
         if group == verb and getattr(error, "message", "").startswith(f"No such command '{name}'."):
-            error.message = f"expected {successor}, got {gone}, which is no more."  # type: ignore[attr-defined]
+            vars(error)["message"] = f"expected {successor}, got {gone}, which is no more."
     if option is None or not hasattr(error, "possibilities"):
         return
     if instead := GONE.get(f"{verb} {option}", GONE.get(option)):
-        error.message, error.possibilities = f"expected {instead}, got {option}, which is no more.", None  # type: ignore[attr-defined]
+        vars(error).update(message=f"expected {instead}, got {option}, which is no more.", possibilities=None)

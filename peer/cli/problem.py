@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
@@ -15,7 +15,7 @@ from pydantic import Field
 from coordinator_free_bootstrap.errors import written_as
 from coordinator_free_bootstrap.options import fields_of, model_of, parsed
 from coordinator_free_bootstrap.strict_json import loads
-from peer.cli.declared import option_of
+from peer.cli.declared import option_of, with_parameters
 from peer.runtime.local_options import DataRoot as LocalDataRoot
 from peer.runtime.local_options import Download as LocalDownload
 from peer.runtime.local_options import LocalOptions
@@ -166,9 +166,7 @@ def takes_problem(verb: Callable[..., None]) -> Callable[..., None]:
         with written_as({**by_set(KEYS.model_fields), "task": "--set run.task"}):
             verb(problem=problem, **values)
 
-    with_problem.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    with_problem.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return with_problem
+    return with_parameters(with_problem, parameters)
 
 
 def by_set(names: Iterable[str]) -> dict[str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from peer.core.messages import ModelHeader, Select
+from peer.core.messages import ModelHeader, Numbers, Select
 from peer.core.neighbor import Neighbor, RoundStep
-from peer.core.pace import ClosedStep, Numbers
+from peer.core.pace import ClosedStep
 from peer.core.state import State
 
 
@@ -18,7 +18,7 @@ class Async:
     def __init__(self, state: State) -> None:
         m = state.manifest
         self._state = state
-        self.stale_rounds_max = 0 if m.stale == "drop" else m.stale_rounds_max
+        self.stale_rounds_max = state.constants.stale_rounds if m.rho else 0
         self.rounds_ahead_max: int | None = None
         self.models_per_round_max: int | None = 1 if m.screening.trimmed_mean else state.constants.models_per_round
 
@@ -73,7 +73,7 @@ class Async:
         newest = (neighbor.newest_selection(oldest) for neighbor in self._state.neighbors.values())
         return [select for select in newest if select is not None]
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> tuple[tuple[int, Numbers], ...]:
         """Return the newest ones of each neighbor."""
         newest = []
         for n, neighbor in self._state.neighbors.items():

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Literal, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,9 @@ class Totals:
     control_messages_sent: Annotated[int, counter("messages sent, without models")] = 0
     selections_sent: Annotated[int, counter("messages *Select* sent")] = 0
     passes_sent: Annotated[int, counter("messages *Pass* sent")] = 0
-    sketch_bytes_sent: Annotated[int, counter("bytes of sketches in selections")] = 0
+    number_bytes_sent: Annotated[
+        int, counter("bytes of numbers sent with selections, models, or in place of models")
+    ] = 0
     rounds_alone: Annotated[int, counter("rounds of an exchange in which no neighbor took part")] = 0
     checkpoint_failures: Annotated[int, counter("checkpoints that could not be written", scope="run")] = 0
 
@@ -83,11 +85,18 @@ class Totals:
         """Yield (name, count) of all counters."""
         return ((each.name, getattr(self, each.name)) for each in fields(self))
 
-    def add(self, counts: Mapping[str, Any], names: Iterable[str]) -> None:
+    def add(self, counts: Mapping[str, object], names: Iterable[str]) -> None:
         """Add what a line counts under these names; None counts nothing."""
         for name in names:
-            if count := counts.get(name):
-                setattr(self, name, getattr(self, name) + int(count))
+            if isinstance(count := counts.get(name), int):
+                self[name] += count
+
+    @classmethod
+    def of(cls, line: Mapping[str, object]) -> Totals:
+        """Return what a line of the history counts."""
+        found = cls()
+        found.add(line, COUNTERS)
+        return found
 
     def as_json(self) -> dict[str, int]:
         """Return the counters that are not 0."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.arrivals import Arrival
-from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, Select
+from peer.core.messages import Control, Heartbeat, ModelHeader, Numbers, PushReply, Select
 
 Status = Literal["completed", "left", "refused", "alone"]
 WorkKind = Literal["assign", "train", "end_step", "close", "adopt", "final"]
@@ -71,9 +70,7 @@ class AnswerArrival:
     """Send the final answer to a push and forget it (unless a `FoldArrival` of it is still to be done)."""
 
     arrival: Arrival
-    outcome: Outcome
-    refusal: RefusalCode | None = None
-    reason: str = ""
+    reply: PushReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +120,7 @@ class Work:
     active: bool = True  # whether this peer trains in this round
     present: tuple[int, ...] = ()  # neighbors that delivered or passed in the step being closed
     selections: tuple[Select, ...] = ()  # what neighbors selected, for "end_step" and "close"
-    numbers: tuple[tuple[int, tuple[float, ...]], ...] = ()  # neighbor and the numbers of its pass, for the same
+    numbers: tuple[tuple[int, Numbers], ...] = ()  # neighbor and the numbers of its pass, for the same
     evaluate: bool = True
 
 

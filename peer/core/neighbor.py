@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.seeds import uniform
 from peer.core.backoff import backoff_s
 from peer.core.liveness import LIVE, Liveness
-from peer.core.messages import Control, ModelHeader, Pass, Phase, Select
+from peer.core.messages import Control, ModelHeader, Numbers, Pass, Phase, Select
 
 RoundStep = tuple[int, int]  # (round, step)
 Message = Control | ModelHeader
@@ -42,7 +43,7 @@ class Neighbor:
     misses: float = 0.0  # rounds that waited for it in vain, less what it made good (`peer.core.lockstep`)
     waited_from: int = 0  # the first round that waits for it again
     unreachable: bool = False  # heard, but it has not answered since
-    refusal: str = ""  # why one of us refused the other's last hello for good; "" if none did
+    refusal: Refusal | None = None  # why one of us refused the other's last hello for good
 
     hello_at: float | None = 0.0  # when to send a hello; None: not needed, or in flight
     hello_sent_at: float = float("-inf")
@@ -56,7 +57,7 @@ class Neighbor:
     pull_failures: int = 0
 
     selections: dict[int, Select] = field(default_factory=dict)  # by round
-    passed: dict[RoundStep, tuple[float, ...]] = field(default_factory=dict)  # the numbers of each pass
+    passed: dict[RoundStep, Numbers] = field(default_factory=dict)  # the numbers of each pass
     totals: dict[RoundStep, int] = field(default_factory=dict)  # models that a step brings, as the first header says
     delivered: dict[RoundStep, set[int]] = field(default_factory=dict)  # indices that need not come (again)
 
@@ -101,7 +102,7 @@ class Neighbor:
         """Note that a step brings no (more) models, and its numbers; an earlier incarnation may have begun to send some."""
         round_step = message.round_index, message.step
         self.totals.pop(round_step, None)
-        self.passed[round_step] = message.scalars
+        self.passed[round_step] = message.numbers
         if len(self.passed) > SELECTIONS_MAX:
             del self.passed[min(self.passed)]
 
@@ -125,9 +126,9 @@ class Neighbor:
         self.selections = {r: s for r, s in self.selections.items() if (r, 0) >= oldest}
 
     def newest_selection(self, from_round: int = 0) -> Select | None:
-        """Return the newest selection of a round from ``from_round`` on, one with a sketch before one without."""
+        """Return the newest selection of a round from ``from_round`` on, one with numbers before one without."""
         known = [s for s in self.selections.values() if s.round_index >= from_round]
-        return max(known, key=lambda s: (bool(s.sketch), s.round_index), default=None)
+        return max(known, key=lambda s: (bool(s.numbers), s.round_index), default=None)
 
     def last_selection(self) -> Select | None:
         """Return the selection of the highest round."""

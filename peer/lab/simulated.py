@@ -189,7 +189,7 @@ def simulated_peers(
             task, shard, device=device, batch_size=manifest.batch_size, model=memory, amp=settings.amp is not None
         )
         if memory is None and source_named(manifest.task) is None:
-            try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
+            try_learner(learner, manifest.learning_rate)
         memory = learner.model
         algorithm = algorithm_for(graph, peer_id)
         initial = common or InitialModels.of(algorithm, learner)
@@ -212,7 +212,7 @@ def simulated_peers(
     if unlike := first_refusal(
         {peer_id: peer.host.compared.meaning for peer_id, peer in network.peers.items()}, graph.edges
     ):
-        raise ShardError(f"peers cannot train together: {unlike}")
+        raise ShardError(f"peers cannot train together: {unlike.reason}")
     return network.peers
 
 

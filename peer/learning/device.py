@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Literal
 
 from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option
@@ -52,12 +53,12 @@ def check_amp(amp: Literal["bf16"] | None, device: str) -> None:
     if amp is None:
         return
     kind = device.partition(":")[0]
-    has = {
+    has: dict[str, Callable[[], bool]] = {
         "cpu": lambda: True,
         "cuda": lambda: torch.cuda.is_bf16_supported(including_emulation=False),
         "mps": lambda: torch.backends.mps.is_macos_or_newer(14, 0),
     }
-    if not has[kind]():  # type: ignore[no-untyped-call]
+    if not has[kind]():
         raise ConfigError(
             ConfigProblem(
                 Option("amp"), f"nothing, as the device {device} has no bfloat16 arithmetic", repr(amp), "Leave it out."

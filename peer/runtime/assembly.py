@@ -70,7 +70,7 @@ class LocalSettings:
         Raises:
             UsageError: an option is unknown, out of range or without effect.
         """
-        return cls(complete_options(0, options | {"state_dir": state_dir}))
+        return cls(complete_options(0, {**options, "state_dir": state_dir}))
 
     def path(self, name: Literal["data_root", "shard", "certs", "ca"]) -> Path | None:
         """Return the value of an option that is a path."""
@@ -130,7 +130,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     )
     log.info("learns %s", goal(learner.meaning))
     if settings.check_task:
-        try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
+        try_learner(learner, manifest.learning_rate)
     directory = StateDir(settings.state_dir)
     directory.create()
     lock = StateLock(settings.state_dir)

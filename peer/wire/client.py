@@ -1,7 +1,7 @@
 """The client side: one gRPC channel to one neighbor, with a method per RPC.
 
 A link keeps no protocol state and does not retry transfers; the engine does. Unary calls time out after
-`timeouts.suspicion_s`, transfers after `timeouts.idle_transfer_s` without a byte; cancellation ends any call.
+`timeouts.suspicion_s`, transfers after `Timeouts.idle_transfer_s` without a byte; cancellation ends any call.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
-from coordinator_free_bootstrap.strict_json import printable
+from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer import failpoints
 from peer.core.encoding import Payload
 from peer.core.messages import (
@@ -34,11 +33,13 @@ from peer.core.messages import (
     Select,
 )
 from peer.wire import convert, frames
-from peer.wire.access import REFUSAL_TRAILER
+from peer.wire.access import refusal_of
 from peer.wire.arrival_probe import METHOD, ArrivalProbe
-from peer.wire.arrival_reader import ACCEPTED_METADATA, too_slow
+from peer.wire.arrival_reader import ACCEPTED_METADATA, check_size, too_slow
+from peer.wire.calls import Call
 from peer.wire.failures import UNTRUSTED, in_words
 from peer.wire.frame_sizes import FIRST_BYTES
+from peer.wire.limits import WireLimits
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, TUNNELS, UNARY, channel_options
 from peer.wire.pacing import UNLIMITED, Pacing
@@ -46,6 +47,7 @@ from peer.wire.proxy import HttpProxy
 from peer.wire.round_ring import RecordBatch
 from peer.wire.security import SecureChannel, open_channel
 
+T = TypeVar("T")
 RECONNECTS_MAX, RECONNECTS_S = 5, 10.0  # at most so many reconnects in so many seconds
 
 
@@ -58,7 +60,7 @@ class NeighborLink:
     Args:
         peer_id: of the neighbor.
         address: ``host:port``.
-        limits: of the manifest.
+        limits: of messages and models.
         timeouts: of the manifest.
         security: the certificate trusted as this neighbor's; None is plaintext.
         proxy: dials every address that it serves; None: all addresses are dialed directly.
@@ -79,7 +81,7 @@ class NeighborLink:
         peer_id: int,
         address: str,
         *,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         security: SecureChannel | None = None,
         proxy: HttpProxy | None = None,
@@ -114,7 +116,7 @@ class NeighborLink:
         self._channel = open_channel(self.address, self._options, self._security)
         self._unary = {name: self._channel.unary_unary(f"/{SERVICE}/{name}") for name in UNARY}
         self._push = self._channel.stream_unary(f"/{SERVICE}/PushModel")
-        self._push_whole = self._channel.unary_unary(f"/{SERVICE}/PushModel")
+        self._push_single = self._channel.unary_unary(f"/{SERVICE}/PushModel")  # a stream of one frame
         self._pull = self._channel.unary_stream(f"/{SERVICE}/PullModel")
         self._watch = self._channel.unary_stream(f"/{SERVICE}/WatchStatus")
         self._check = self._channel.unary_unary(METHOD)
@@ -166,17 +168,17 @@ class NeighborLink:
             raise RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, sentence)
         return reply
 
-    async def heartbeat(self, heartbeat: Heartbeat) -> RefusalCode | None:
+    async def heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
         """Send a heartbeat; return the neighbor's refusal."""
-        return convert.unpack_acknowledgement(await self._ask("Heartbeat", convert.pack_heartbeat(heartbeat)))[0]
+        return convert.unpack_acknowledgement(await self._ask("Heartbeat", convert.pack_heartbeat(heartbeat)))
 
-    async def control(self, message: Control) -> RefusalCode | None:
+    async def control(self, message: Control) -> Refusal | None:
         """Send a selection or a pass; return the neighbor's refusal."""
         if isinstance(message, Select):
             reply = await self._ask("Select", convert.pack_select(message))
         else:
             reply = await self._ask("Pass", convert.pack_pass(message))
-        return convert.unpack_acknowledgement(reply)[0]
+        return convert.unpack_acknowledgement(reply)
 
     async def status(self) -> dict[str, Any]:
         """Return the neighbor's status."""
@@ -188,7 +190,7 @@ class NeighborLink:
 
     async def watch_status(
         self, interval_s: float, rounds_since: int | None = None
-    ) -> AsyncGenerator[tuple[dict[str, Any], RecordBatch], None]:
+    ) -> AsyncGenerator[tuple[dict[str, object], RecordBatch], None]:
         """Yield the neighbor's status every ``interval_s`` seconds, until the neighbor stops.
 
         Args:
@@ -213,11 +215,10 @@ class NeighborLink:
             header: with the exact size and the encoding of ``payload``.
             payload: contiguous bytes; must not change until this returns.
         """
-        whole = header.size_bytes <= min(self._frame_bytes(), frames.WHOLE_BYTES_MAX)
         self._push_began, self._push_bytes = asyncio.get_running_loop().time(), 0
         try:
             async with self._calling("PushModel"):
-                data: bytes = await (self._send_whole(header, payload) if whole else self._stream(header, payload))
+                data: bytes = await self._send_model(header, payload)
         except NeighborUnavailable:
             self._pacing.failed(self.peer_id)
             raise
@@ -225,9 +226,9 @@ class NeighborLink:
             pushed_bytes, self._push_bytes = self._push_bytes, 0
         self._received(data)
         reply = convert.unpack_push_reply(data)
-        if reply.refusal is RefusalCode.TOO_SLOW:
+        if isinstance(reply, Refusal) and reply.code is RefusalCode.TOO_SLOW:
             self._pacing.failed(self.peer_id)
-        elif pushed_bytes == header.size_bytes and reply.outcome is Outcome.FOLDED:
+        elif pushed_bytes == header.size_bytes and reply is Outcome.FOLDED:
             # another reply may come before the last byte
             self._pacing.answered(self.peer_id, header.size_bytes, self._pushed_s())
         return reply
@@ -243,27 +244,21 @@ class NeighborLink:
     def _frame_bytes(self) -> int:
         return self._pacing.frame_bytes(self.peer_id, self._limits.frame_bytes_max)
 
-    async def _send_whole(self, header: ModelHeader, payload: Payload) -> Any:
-        """Send a model in one message, at two thirds of the processor time of a stream."""
-        message = frames.whole_message(convert.pack_header(header), payload)
-        await self._pacing.upload.take(len(message))
+    async def _send_model(self, header: ModelHeader, payload: Payload) -> Any:
+        """Send the frames of a model; return the answer. A single frame takes two thirds of a stream's processor time in gRPC."""
+        model = frames.model_frames(convert.pack_header(header), payload, self._frame_bytes)
+        frame, size = next(model)
+        is_single = size == header.size_bytes
         failpoints.reach("send.begin")
-        call = self._push_whole(message)
+        await self._pacing.upload.take(len(frame))
+        call = self._push_single(frame) if is_single else self._push()
         try:
-            await asyncio.sleep(0)  # hands the message to gRPC
-            self._sent(message)
-            self.payload_bytes_sent += header.size_bytes
-            self._push_bytes = header.size_bytes
-            failpoints.reach("send.frame")
-            failpoints.reach("send.end")
-            return await self._answer(call)
-        finally:
-            call.cancel()
-
-    async def _stream(self, header: ModelHeader, payload: Payload) -> Any:
-        call = self._push()
-        try:
-            await self._write_model(call, header, payload)
+            if is_single:
+                await asyncio.sleep(0)  # hands the frame to gRPC
+                self._wrote(frame, size)
+                failpoints.reach("send.end")
+            else:
+                await self._write_frames(call, frame, model, header.size_bytes)
             return await self._answer(call)
         finally:
             call.cancel()
@@ -272,7 +267,7 @@ class NeighborLink:
         """Return for how many seconds a push has waited for the neighbor's answer; 0 while it sends."""
         return 0.0 if self._quiet_since is None else asyncio.get_running_loop().time() - self._quiet_since
 
-    async def _answer(self, answer: Awaitable[Any]) -> Any:
+    async def _answer(self, answer: Awaitable[T]) -> T:
         loop = asyncio.get_running_loop()
         self._quiet_since = loop.time()
         try:
@@ -302,11 +297,12 @@ class NeighborLink:
         finally:
             call.cancel()
 
-    def tunnel(self, method: str) -> Any:
+    def tunnel(self, method: str) -> Call:
         """Return a stream of a tunnel: OfferTunnel, which waits until there is a connection, or UseTunnel."""
-        return self._tunnels[method](wait_for_ready=method == "OfferTunnel")
+        call: Call = self._tunnels[method](wait_for_ready=method == "OfferTunnel")
+        return call
 
-    async def open_tunnel(self, method: str, ends: bytes) -> Any:
+    async def open_tunnel(self, method: str, ends: bytes) -> Call:
         """Open a stream of a tunnel and return it; ``ends`` is its first frame, which names the ends of the tunnel."""
         call = self.tunnel(method)
         try:
@@ -331,15 +327,16 @@ class NeighborLink:
         self._pacing.download.count(len(reply))
         return reply
 
-    async def _write_model(self, call: Any, header: ModelHeader, payload: Payload) -> None:
+    async def _write_frames(
+        self, call: Call, first: bytes, model: Iterator[tuple[bytes, int]], size_bytes: int
+    ) -> None:
         """Write frames until the model is sent or the receiver refuses; the refusal is in its reply."""
-        model = frames.model_frames(payload, self._frame_bytes)
-        failpoints.reach("send.begin")
         try:
-            await self._write(call, convert.pack_header(header), 0)
+            await call.write(first)
+            self._wrote(first, 0)
             frame, size = next(model)
             await self._write(call, frame, size)
-            if header.size_bytes > size:
+            if size_bytes > size:
                 accepted = ACCEPTED_METADATA in dict(await self._answer(call.initial_metadata()))
                 self._push_began = asyncio.get_running_loop().time()
                 async with asyncio.timeout(self._timeouts.idle_transfer_s) as deadline:
@@ -351,7 +348,7 @@ class NeighborLink:
             if not call.done():
                 raise
 
-    async def _write_ahead(self, call: Any, model: Iterator[tuple[bytes, int]], deadline: asyncio.Timeout) -> None:
+    async def _write_ahead(self, call: Call, model: Iterator[tuple[bytes, int]], deadline: asyncio.Timeout) -> None:
         """Write frames, and build (copy, hash) each one while gRPC sends the frame before it: up to 30 % faster.
 
         On a link that has not shown to be fast, a frame is written when the one before it has arrived.
@@ -376,49 +373,45 @@ class NeighborLink:
             if writing is not None:
                 writing.cancel()
 
-    async def _write(self, call: Any, frame: bytes, payload_bytes: int) -> None:
+    async def _write(self, call: Call, frame: bytes, payload_bytes: int) -> None:
         await self._pacing.upload.take(len(frame))
         self._frame_began = asyncio.get_running_loop().time()
         await call.write(frame)
+        self._wrote(frame, payload_bytes)
+
+    def _wrote(self, frame: bytes, payload_bytes: int) -> None:
+        self._sent(frame)
+        self.payload_bytes_sent += payload_bytes
         self._push_bytes += payload_bytes
         if payload_bytes:
             self._pacing.wrote(self.peer_id, self._push_bytes, self._pushed_s())
-        self._sent(frame)
-        self.payload_bytes_sent += payload_bytes
-        if payload_bytes:
             failpoints.reach("send.frame")
 
-    async def _read_model(self, call: Any, size_bytes: int | None) -> tuple[ModelHeader, NDArray[np.uint8]]:
-        header = await self._read_header(call, size_bytes)
+    async def _read_model(self, call: Call, size_bytes: int | None) -> tuple[ModelHeader, NDArray[np.uint8]]:
+        frame = await self._read(call)
+        header = convert.first_header(frame)
+        if size_bytes is not None and header.size_bytes != size_bytes:
+            sentence = f"ModelHeader.size_bytes: expected {size_bytes} (the schema's), got {header.size_bytes}"
+            raise RemoteProtocolError(RefusalCode.WRONG_SIZE, sentence)
+        check_size(header, self._limits)
         payload = np.empty(header.size_bytes, np.uint8)
         writer = frames.ChunkWriter(
             payload, frame_bytes_max=self._limits.frame_bytes_max, float32=header.encoding == "float32"
         )
-        complete, received, clock = False, 0, asyncio.get_running_loop().time
+        frame, received, clock = frame._replace(header=None), 0, asyncio.get_running_loop().time
         began = clock()
-        while not complete:
+        while True:
+            if frame.chunk is not None:
+                await self._pacing.download.take(frame.chunk.nbytes)
+                received += frame.chunk.nbytes
+                self.payload_bytes_received += frame.chunk.nbytes
+            if writer.write(frame):
+                return header, payload
             if clock() > began + self._pacing.may_last_s(self.peer_id, header.size_bytes, received, self._timeouts):
                 raise too_slow(self._timeouts, received, clock() - began)
             frame = await self._read(call)
-            chunk_bytes = frame.chunk.nbytes if frame.chunk is not None else 0
-            await self._pacing.download.take(chunk_bytes)
-            complete = writer.write(frame)
-            received += chunk_bytes
-            self.payload_bytes_received += chunk_bytes
-        return header, payload
 
-    async def _read_header(self, call: Any, size_bytes: int | None) -> ModelHeader:
-        header = convert.first_header(await self._read(call))
-        if size_bytes is not None and header.size_bytes != size_bytes:
-            sentence = f"ModelHeader.size_bytes: expected {size_bytes} (the schema's), got {header.size_bytes}"
-            raise RemoteProtocolError(RefusalCode.WRONG_SIZE, sentence)
-        if header.size_bytes > self._limits.model_bytes_max:
-            allowed = f"at most {self._limits.model_bytes_max} bytes (limits.model_bytes_max)"
-            sentence = f"ModelHeader.size_bytes: expected {allowed}, got {header.size_bytes}"
-            raise RemoteProtocolError(RefusalCode.TOO_LARGE, sentence)
-        return header
-
-    async def _read(self, call: Any) -> frames.Frame:
+    async def _read(self, call: Call) -> frames.Frame:
         async with asyncio.timeout(self._timeouts.idle_transfer_s):
             frame = await call.read()
         if frame is grpc.aio.EOF:
@@ -473,13 +466,12 @@ class NeighborLink:
             raise NeighborUnavailable(f"{where}: the link was closed") from error
         except grpc.aio.AioRpcError as error:
             details = error.details() or error.code().name
-            code = dict(error.trailing_metadata() or ()).get(REFUSAL_TRAILER)
-            if code in set(RefusalCode):
-                raise RemoteProtocolError(RefusalCode(code), printable(details.removeprefix(f"{code}: "))) from error
+            if (refusal := refusal_of(error)) is not None:
+                raise RemoteProtocolError(refusal.code, refusal.reason) from error
             reason = in_words(error.code(), details, self._timeouts.suspicion_s)
             raise NeighborUnavailable(f"{where}: {reason}") from error
         except TimeoutError as error:
-            limit = f"{self._timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s)"
+            limit = f"{self._timeouts.idle_transfer_s:g} s (set by timeouts.suspicion_s)"
             raise NeighborUnavailable(f"{where}: no byte sent or received for {limit}") from error
         except grpc.aio.UsageError as error:
             raise NeighborUnavailable(f"{where}: the link is closed") from error
@@ -487,14 +479,14 @@ class NeighborLink:
             raise NeighborUnavailable(f"{where}: the call ended while a message was being sent") from error
 
 
-async def _half_close(call: Any) -> None:
+async def _half_close(call: Call) -> None:
     try:
         await call.done_writing()
     except grpc.aio.InternalError:
         return  # the neighbor has replied before the half-close; awaiting the call returns its reply
 
 
-async def _raise_for_status(call: Any) -> None:
+async def _raise_for_status(call: Call) -> None:
     """Raise the AioRpcError of a finished stream whose status is not OK."""
     if await call.code() is not grpc.StatusCode.OK:
         metadata = await call.initial_metadata(), await call.trailing_metadata()

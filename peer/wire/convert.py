@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX
 from coordinator_free_bootstrap.strict_json import dumps, loads, printable
 from peer.core.messages import (
+    HEADER_NUMBERS_MAX,
+    NUMBERS_MAX,
     Heartbeat,
     Hello,
     HelloReply,
     ModelHeader,
+    Numbers,
     Outcome,
     Pass,
     Phase,
@@ -36,8 +39,6 @@ from peer.wire.round_ring import RecordBatch
 
 COUNT_MAX = 2**31 - 1  # of rounds, steps, slots, totals: the largest signed 32-bit integer
 SAMPLES_MAX = 2**53  # up to here float64, and so every JSON reader, holds an integer exactly
-SCALARS_MAX = 4096
-SKETCH_BYTES_MAX = 1 << 20
 DIGEST_CHARS_MAX = 128  # SHA-512 in hex
 MANIFEST_CHARS_MAX = 1 << 20
 REASON_CHARS_MAX = 4096
@@ -61,16 +62,16 @@ def pack_hello(hello: Hello) -> bytes:
 def unpack_hello_reply(data: bytes) -> HelloReply:
     """Read a HelloReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.HelloReply, data)
-    return HelloReply(_hello(message.hello), _refusal(message), _reason(message), message.cannot_dial)
+    return HelloReply(_hello(message.hello), _refusal(message), message.cannot_dial)
 
 
 def pack_hello_reply(reply: HelloReply) -> bytes:
-    """Write a HelloReply; a reason longer than the limit is cut."""
+    """Write a HelloReply."""
     message = _build(
         peer_pb2.HelloReply,
         hello=_message(peer_pb2.HelloRequest, reply.hello),
+        refusal=_refusal_message(reply.refusal),
         cannot_dial=reply.cannot_dial,
-        **_why(reply.refusal, reply.reason),
     )
     return message.SerializeToString()
 
@@ -107,20 +108,14 @@ def pack_heartbeat(heartbeat: Heartbeat) -> bytes:
 
 
 def unpack_select(data: bytes) -> Select:
-    """Read a SelectRequest; raises RemoteProtocolError MALFORMED, or NON_FINITE for its sketch."""
+    """Read a SelectRequest; raises RemoteProtocolError MALFORMED or NON_FINITE."""
     message = parse(peer_pb2.SelectRequest, data)
-    sketch = message.sketch
-    if len(sketch) > SKETCH_BYTES_MAX or len(sketch) % 4:
-        raise _wrong(message, "sketch", len(sketch), f"a multiple of 4, at most {SKETCH_BYTES_MAX} bytes")
-    if not np.isfinite(np.frombuffer(sketch, "<f4")).all():
-        raise RemoteProtocolError(RefusalCode.NON_FINITE, "SelectRequest.sketch holds a NaN or an infinity")
     return Select(
         sender=message.sender,
         incarnation=message.incarnation,
         round_index=_count(message, "round_index"),
         selected=_count(message, "selected", low=-1),
-        scalars=_scalars(message),
-        sketch=sketch,
+        numbers=_numbers(message, NUMBERS_MAX),
         declines=message.declines,
     )
 
@@ -131,14 +126,14 @@ def pack_select(select: Select) -> bytes:
 
 
 def unpack_pass(data: bytes) -> Pass:
-    """Read a PassRequest; raises RemoteProtocolError MALFORMED."""
+    """Read a PassRequest; raises RemoteProtocolError MALFORMED or NON_FINITE."""
     message = parse(peer_pb2.PassRequest, data)
     return Pass(
         sender=message.sender,
         incarnation=message.incarnation,
         round_index=_count(message, "round_index"),
         step=_count(message, "step"),
-        scalars=_scalars(message),
+        numbers=_numbers(message, NUMBERS_MAX),
     )
 
 
@@ -147,19 +142,18 @@ def pack_pass(message: Pass) -> bytes:
     return _message(peer_pb2.PassRequest, message).SerializeToString()
 
 
-def unpack_acknowledgement(data: bytes) -> tuple[RefusalCode | None, str]:
-    """Read an Acknowledgement as refusal (None: accepted) and reason; raises RemoteProtocolError MALFORMED."""
-    message = parse(peer_pb2.Acknowledgement, data)
-    return _refusal(message), _reason(message)
+def unpack_acknowledgement(data: bytes) -> Refusal | None:
+    """Read an Acknowledgement as refusal; None: accepted; raises RemoteProtocolError MALFORMED."""
+    return _refusal(parse(peer_pb2.Acknowledgement, data))
 
 
-def pack_acknowledgement(refusal: RefusalCode | None, reason: str) -> bytes:
+def pack_acknowledgement(refusal: Refusal | None) -> bytes:
     """Write an Acknowledgement."""
-    return _build(peer_pb2.Acknowledgement, **_why(refusal, reason)).SerializeToString()
+    return _build(peer_pb2.Acknowledgement, refusal=_refusal_message(refusal)).SerializeToString()
 
 
 def read_header(message: peer_pb2.ModelHeader) -> ModelHeader:
-    """Check a parsed header; raises RemoteProtocolError MALFORMED, or WRONG_ENCODING for an unknown encoding."""
+    """Check a parsed header; raises RemoteProtocolError MALFORMED, NON_FINITE, or WRONG_ENCODING for an unknown encoding."""
     if message.index >= message.total:
         raise _wrong(message, "index", message.index, f"0 to total - 1, which is {message.total - 1}")
     if message.size_bytes == 0:
@@ -176,15 +170,15 @@ def read_header(message: peer_pb2.ModelHeader) -> ModelHeader:
         total=_count(message, "total"),
         sample_count=_count(message, "sample_count", high=SAMPLES_MAX),
         mass=message.mass,
-        scalars=_scalars(message),
         size_bytes=message.size_bytes,
         encoding=_choice(message, "encoding", _Encoding, RefusalCode.WRONG_ENCODING).value,
         base=message.base,
+        numbers=_numbers(message, HEADER_NUMBERS_MAX),
     )
 
 
 def first_header(frame: Frame) -> ModelHeader:
-    """Check and return the header of a stream's first frame; raises RemoteProtocolError MALFORMED or WRONG_ENCODING."""
+    """Check and return the header of a stream's first frame; raises RemoteProtocolError as `read_header` does."""
     if frame.header is None:
         raise RemoteProtocolError(RefusalCode.MALFORMED, "the first frame is not a header")
     return read_header(frame.header)
@@ -198,14 +192,14 @@ def pack_header(header: ModelHeader) -> bytes:
 def unpack_push_reply(data: bytes) -> PushReply:
     """Read a PushReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.PushReply, data)
-    outcome = _choice(message, "outcome", Outcome, RefusalCode.MALFORMED)
-    return PushReply(outcome, _refusal(message), _reason(message))
+    return _refusal(message) or _choice(message, "outcome", Outcome, RefusalCode.MALFORMED)
 
 
 def pack_push_reply(reply: PushReply) -> bytes:
-    """Write a PushReply; a reason longer than the limit is cut."""
-    outcome = _number(peer_pb2.Outcome, reply.outcome)
-    return _build(peer_pb2.PushReply, outcome=outcome, **_why(reply.refusal, reply.reason)).SerializeToString()
+    """Write a PushReply."""
+    if isinstance(reply, Refusal):
+        return _build(peer_pb2.PushReply, refusal=_refusal_message(reply)).SerializeToString()
+    return _build(peer_pb2.PushReply, outcome=_number(peer_pb2.Outcome, reply)).SerializeToString()
 
 
 def unpack_pull(data: bytes) -> PullRequest:
@@ -238,7 +232,7 @@ def pack_watch(interval_s: float, rounds_since: int | None = None) -> bytes:
     return _build(peer_pb2.WatchStatusRequest, interval_s=interval_s, **since).SerializeToString()
 
 
-def unpack_watched(data: bytes) -> tuple[dict[str, Any], RecordBatch]:
+def unpack_watched(data: bytes) -> tuple[dict[str, object], RecordBatch]:
     """Read a reply of WatchStatus: the status, and the records of rounds that came with it, not validated."""
     message = parse(peer_pb2.StatusReply, data)
     return unpack_status(data), RecordBatch(tuple(message.rounds), message.rounds_from)
@@ -257,7 +251,7 @@ def pack_status_request(padding_bytes: int = 0, reply_bytes: int = 0) -> bytes:
     return peer_pb2.StatusRequest(padding=bytes(padding_bytes), reply_bytes=reply_bytes).SerializeToString()
 
 
-def unpack_status(data: bytes) -> dict[str, Any]:
+def unpack_status(data: bytes) -> dict[str, object]:
     """Read the JSON object of a StatusReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.StatusReply, data)
     try:
@@ -269,11 +263,11 @@ def unpack_status(data: bytes) -> dict[str, Any]:
     return status
 
 
-def pack_status(status: dict[str, Any], batch: RecordBatch | None = None, padding_bytes: int = 0) -> bytes:
+def pack_status(status: Mapping[str, object], batch: RecordBatch | None = None, padding_bytes: int = 0) -> bytes:
     """Write a StatusReply: ``status`` as JSON, with null for NaN and Infinity; its typed fields are keys of the same names."""
     typed = {name: status[name] for name in ("peer_id", "incarnation", "round_index") if status.get(name) is not None}
-    phase = _number(peer_pb2.Phase, status["phase"]) if status.get("phase") else 0
-    told: dict[str, Any] = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
+    phase = _number(peer_pb2.Phase, str(status["phase"])) if status.get("phase") else 0
+    told: dict[str, object] = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
     if padding_bytes:
         told["padding"] = bytes(padding_bytes)
     return _build(peer_pb2.StatusReply, **typed, **told, phase=phase, json=dumps(status)).SerializeToString()
@@ -317,8 +311,10 @@ def _hello(message: peer_pb2.HelloRequest) -> Hello:
 
 
 def _message(kind: type[M], value: Any) -> M:
-    """Make the message with the fields of a value of `peer.core.messages`; phase and encoding are numbers in protobuf."""
+    """Make the message with the fields of a value of `peer.core.messages`."""
     fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    if "numbers" in fields:
+        fields["numbers"] = fields["numbers"].data
     if "phase" in fields:
         fields["phase"] = _number(peer_pb2.Phase, fields["phase"])
     if "encoding" in fields:
@@ -353,32 +349,36 @@ def _text(message: Message, field: str, chars_max: int) -> str:
     return value
 
 
-def _scalars(message: Any) -> tuple[float, ...]:
-    values: Sequence[float] = message.scalars
-    if len(values) > SCALARS_MAX:
-        raise _wrong(message, "scalars", len(values), f"at most {SCALARS_MAX} numbers")
-    if not all(map(math.isfinite, values)):
-        raise _wrong(message, "scalars", "a NaN or an infinity", "finite numbers")
-    return tuple(values)
+def _numbers(message: Any, most: int) -> Numbers:
+    data: bytes = message.numbers
+    if len(data) > 8 * most or len(data) % 8:
+        raise _wrong(message, "numbers", f"{len(data)} bytes", f"at most {most} numbers of 8 bytes")
+    numbers = Numbers(data)
+    if data and not np.isfinite(numbers.array).all():
+        raise RemoteProtocolError(
+            RefusalCode.NON_FINITE,
+            f"{message.DESCRIPTOR.name}.numbers: expected finite numbers, got a NaN or an infinity",
+        )
+    return numbers
 
 
-def _refusal(message: Any) -> RefusalCode | None:
-    code: str = message.refusal
-    if not code:
+def _refusal(message: Any) -> Refusal | None:
+    """Read the refusal of an answer; its reason is safe to print, at most 200 characters and its length."""
+    if not message.HasField("refusal"):
         return None
+    refusal: peer_pb2.Refusal = message.refusal
     try:
-        return RefusalCode(code)
+        code = RefusalCode(refusal.code)
     except ValueError as error:
-        raise _wrong(message, "refusal", repr(code[:64]), "a code of WIRE.md") from error
+        raise _wrong(refusal, "code", repr(refusal.code[:64]), "a code of WIRE.md") from error
+    return Refusal(code, printable(_text(refusal, "reason", REASON_CHARS_MAX)))
 
 
-def _reason(message: Any) -> str:
-    """Return a neighbor's reason in a form that is safe to print, at most 200 characters and its length."""
-    return printable(_text(message, "reason", REASON_CHARS_MAX))
-
-
-def _why(refusal: RefusalCode | None, reason: str) -> dict[str, str]:
-    return {"refusal": refusal.value if refusal else "", "reason": reason[:REASON_CHARS_MAX]}
+def _refusal_message(refusal: Refusal | None) -> peer_pb2.Refusal | None:
+    """Make the refusal of an answer; a reason longer than the limit is cut."""
+    if refusal is None:
+        return None
+    return _build(peer_pb2.Refusal, code=refusal.code, reason=refusal.reason[:REASON_CHARS_MAX])
 
 
 def _choice(message: Message, field: str, kind: type[E], code: RefusalCode) -> E:

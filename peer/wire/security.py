@@ -15,7 +15,7 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import grpc
 import grpc.aio
@@ -34,10 +34,11 @@ from peer.identity.certificates import Certificate
 from peer.identity.expiry import last_end
 from peer.identity.files import KeyFiles, KeyPair, load_key_pair, read_file
 from peer.wire.address import dialed, listened
+from peer.wire.calls import Context
 from peer.wire.ports import why_not_bound
 
 log = logging.getLogger("peer")
-Options: TypeAlias = Sequence[tuple[str, Any]]
+Options: TypeAlias = Sequence[tuple[str, object]]
 Checked: TypeAlias = Subject | Refusal
 CERTIFICATES_CACHED = 1024  # results of certificate checks; more than a peer has neighbors and observers
 
@@ -117,7 +118,7 @@ class MutualTls:
         problems = [certificate.problem_at(now) for certificate in known]
         return f"certificate of peer {neighbor}: {problems[0]}" if problems and all(problems) else ""
 
-    def identify(self, context: Any) -> Subject:
+    def identify(self, context: Context) -> Subject:
         """Return the authenticated caller, from gRPC's authentication context alone.
 
         Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -14,6 +13,7 @@ from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Timeouts
 from peer.wire.access import AccessControl, first_message
+from peer.wire.calls import Context
 from peer.wire.options import SERVICE
 
 try:  # now, and not after a testbed has forked
@@ -53,18 +53,18 @@ class StandardServices:
         method = grpc.stream_stream_rpc_method_handler(self.reflect, parse, serialize)
         return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, {"ServerReflectionInfo": method})
 
-    async def check(self, _requests: Any, context: Any) -> Any:
+    async def check(self, _requests: object, context: Context) -> object:
         """Return the health status."""
         async with self._access.aborting(context):
             return await self._health.Check(await self._access.request(self._subject(context), context), context)
 
-    async def watch(self, _requests: Any, context: Any) -> None:
+    async def watch(self, _requests: object, context: Context) -> None:
         """Send the health status whenever it changes."""
         async with self._access.aborting(context):
             with self._access.stream(self._subject(context), context):
                 await self._health.Watch(await first_message(context, self._timeouts), context)
 
-    async def reflect(self, requests: AsyncIterator[Any], context: Any) -> None:
+    async def reflect(self, requests: AsyncIterator[object], context: Context) -> None:
         """Describe the services, within the idle time for all requests of a stream together."""
         async with self._access.aborting(context):
             with self._access.stream(self._subject(context), context):
@@ -73,12 +73,12 @@ class StandardServices:
                         async for reply in self._reflection.ServerReflectionInfo(requests, context):
                             await context.write(reply)
                 except TimeoutError as error:
-                    limit = f"{self._timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s)"
+                    limit = f"{self._timeouts.idle_transfer_s:g} s (set by timeouts.suspicion_s)"
                     raise RemoteProtocolError(
                         RefusalCode.TOO_SLOW, f"reflection: expected at most {limit} per stream, got more"
                     ) from error
 
-    def _subject(self, context: Any) -> Subject | None:
+    def _subject(self, context: Context) -> Subject | None:
         """Return the caller to count; None if it is no neighbor, as `peer health`, which calls as the peer itself."""
         try:
             return self._access.subject(context)

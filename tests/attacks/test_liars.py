@@ -30,6 +30,7 @@ from peer.identity.pinning import pin
 from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.world import AsyncioWorld
 from peer.store.history import read_history
+from peer.wire.limits import WireLimits
 from peer.wire.security import MutualTls
 
 pytestmark = pytest.mark.process
@@ -46,7 +47,7 @@ RUN: dict[str, Any] = {
     "local_epochs": 1,
     "evaluate_every": ROUNDS,
     "screening": {"norm_bound": NORM_BOUND},
-    "timeouts": {"heartbeat_s": 0.25, "suspicion_s": 3.0, "idle_transfer_s": 1.0, "round_deadline_s": 600.0},
+    "timeouts": {"suspicion_s": 3.0, "round_deadline_s": 600.0},
 }
 
 
@@ -161,7 +162,6 @@ def _run(
 
 def _check(run: Run) -> None:
     """The invariants of every run with a liar."""
-    limits = next(iter(run.peers.values())).manifest.limits
     for p, peer in run.peers.items():
         assert [line["round_index"] for line in run.history(p, "round")] == list(range(ROUNDS)), p
         assert run.history(p, "caught_up") == [], "a peer skipped rounds"
@@ -175,7 +175,7 @@ def _check(run: Run) -> None:
             assert len(senders) == len(set(senders)), "a model of one neighbor was folded twice in a round"
         _check_model(peer)
         assert len(peer.requests._open) == 0 == peer.host.state.arrivals.buffers()
-        assert peer.largest["streams"] <= limits.streams_per_neighbor * len(peer.host.state.neighbors)
+        assert peer.largest["streams"] <= WireLimits().streams_per_neighbor * len(peer.host.state.neighbors)
         assert peer.largest["buffers"] <= DEFAULTS.concurrent_receives
         assert peer.largest["tasks"] <= 8 * len(peer.host.state.neighbors), "tasks pile up"
 

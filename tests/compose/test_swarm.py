@@ -18,7 +18,7 @@ ENDLESS = {
     "task": "digits",
     "rounds": 100_000,
     "checkpoint_rounds": 5,
-    "start": {"rule": "all", "deadline_s": 600.0},
+    "start": {"wait_for": "all", "deadline_s": 600.0},
     "timeouts": {"suspicion_s": 60.0},  # a peer of a busy machine may be silent for seconds; no death is awaited
 }
 

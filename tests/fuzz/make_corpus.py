@@ -11,18 +11,17 @@ import xxhash
 from safetensors.numpy import save
 
 from coordinator_free_bootstrap import Manifest, canonical_json, dump_graph, make_graph
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.identity import spiffe_id
 from peer.core.encoding import ENCODINGS, encode
 from peer.core.messages import (
     Heartbeat,
     HelloReply,
     ModelHeader,
-    Outcome,
+    Numbers,
     Pass,
     Phase,
     PullRequest,
-    PushReply,
     Select,
 )
 from peer.identity.certificates import make_certificate
@@ -36,22 +35,22 @@ def seeds() -> dict[str, list[bytes]]:
     hello = convert.pack_hello(targets.MINE)
     replies = [
         hello,
-        convert.pack_hello_reply(HelloReply(targets.MINE, RefusalCode.GRAPH_MISMATCH, "why")),
+        convert.pack_hello_reply(HelloReply(targets.MINE, Refusal(RefusalCode.GRAPH_MISMATCH, "why"))),
         convert.pack_heartbeat(Heartbeat(1, 7, 3, Phase.RUNNING)),
-        convert.pack_select(Select(1, 7, 0, 1, (1.0, 2.0), b"\0" * 8)),
+        convert.pack_select(Select(1, 7, 0, 1, Numbers.of(1.0, 2.0))),
         convert.pack_pass(Pass(1, 7, 0, 0)),
-        convert.pack_acknowledgement(RefusalCode.NO_HANDSHAKE, "why"),
-        convert.pack_push_reply(PushReply(Outcome.REFUSED, RefusalCode.NON_FINITE, "why")),
+        convert.pack_acknowledgement(Refusal(RefusalCode.NO_HANDSHAKE, "why")),
+        convert.pack_push_reply(Refusal(RefusalCode.NON_FINITE, "why")),
         convert.pack_pull(PullRequest(1, 7, 1)),
         convert.pack_watch(1.0),
         convert.pack_status({"peer_id": 1, "incarnation": 7, "round_index": 3, "phase": "running"}),
     ]
     theta = np.arange(targets.SCHEMA.size, dtype=np.float32)
-    header = ModelHeader(1, 7, 0, 0, 0, 0, 1, 10, 1.0, (0.5,), theta.nbytes, "float32")
+    header = ModelHeader(1, 7, 0, 0, 0, 0, 1, 10, 1.0, theta.nbytes, "float32", numbers=Numbers.of(0.5))
     stream = [convert.pack_header(header)]
     stream += [frames.chunk_frame(memoryview(theta.tobytes()[i : i + 16])) for i in range(0, theta.nbytes, 16)]
     stream.append(frames.end_frame(xxhash.xxh3_128(theta.tobytes()).digest()))
-    small_model = frames.whole_message(convert.pack_header(header), theta.tobytes())
+    small_model, _size = next(frames.model_frames(convert.pack_header(header), theta.tobytes(), theta.nbytes))
     arrays = save({"slot/0": theta})
     whole = targets._OWNED | {"arrays": targets._described(b"")}
     small = make_graph("ring", 3)
@@ -109,7 +108,7 @@ def seeds() -> dict[str, list[bytes]]:
         "true_cluster": 1,
     }
     fault = {
-        "kind": "chaos",
+        "kind": "fault",
         "time": "2026-11-22T17:00:00+00:00",
         "do": "kill",
         "undo": "restart",
@@ -124,7 +123,7 @@ def seeds() -> dict[str, list[bytes]]:
         "encodings": [
             bytes((kind,)) + bytes(encode(theta, targets.SCHEMA, encoding)) for kind, encoding in enumerate(ENCODINGS)
         ],
-        "handshake": [hello, b'{"clusters": 3, "timeouts": {"heartbeat_s": 2}}'],
+        "handshake": [hello, b'{"clusters": 3, "timeouts": {"suspicion_s": 2}}'],
         "meaning": [
             targets.RECORD.encode(),
             b'{"kind": "regression", "target": "y", "read": ["a"], "open": ["target"]}',

@@ -29,7 +29,7 @@ HUB = {
     "rounds": 20,
     "algorithm": "dfedavg",
     "model_options": {"hidden": 16},
-    "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0},
+    "timeouts": {"suspicion_s": 60.0, "round_deadline_s": 120.0},
 }
 SLOW = (
     "train.begin",
@@ -137,7 +137,7 @@ def test_peer_leaves_while_it_catches_up(bed: Make) -> None:
 
 
 def test_second_signal_stops_a_peer_whose_work_does_not_end(tmp_path: Path) -> None:
-    manifest = parse_manifest({"start": {"rule": "deadline", "deadline_s": 0.01}}, "test")
+    manifest = parse_manifest({"start": {"wait_for": "deadline", "deadline_s": 0.01}}, "test")
     parts = assemble(
         0, make_graph("ring", 3, manifest=manifest), LocalSettings.at(tmp_path, listen="127.0.0.1:0", insecure=True)
     )

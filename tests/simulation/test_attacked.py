@@ -23,7 +23,7 @@ BEFORE, DURING, AFTER = 8, 64, 48  # rounds
 SETTLED = 4  # rounds after the attack that are not counted
 SHARE = 0.9
 WITHIN_S = 3000.0
-DEADLINES = {"heartbeat_s": 0.5, "suspicion_s": 2.0, "idle_transfer_s": 3.0, "round_deadline_s": 20.0}
+DEADLINES = {"suspicion_s": 2.0, "round_deadline_s": 20.0}
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Measured:
 
 def measured(attack: str | None, seed: int, constants: Constants = DEFAULTS, **run: Any) -> Measured:
     """Run four honest peers, all neighbors, and the attacker from round `BEFORE` for `DURING` rounds."""
-    settings = {"start": {"rule": "quorum", "quorum": 0.7, "deadline_s": 5.0}, "clusters": 2, "seed": seed, **run}
+    settings = {"start": {"wait_for": 0.7, "deadline_s": 5.0}, "clusters": 2, "seed": seed, **run}
     rounds = BEFORE + DURING + AFTER
     graph = make_graph("complete", 5, manifest=manifest(rounds=rounds, **settings))
     slow = Weather(bytes_per_s=24 / 0.05)  # a model takes 50 ms on average

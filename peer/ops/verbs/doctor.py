@@ -117,7 +117,7 @@ def _runs(path: Path, peer_id: int, home: Path, given: dict[str, Any]) -> bool:
     try:
         own = given["listen"] or load_graph(path).node(peer_id).address
         if own and given["insecure"]:  # without keys, another peer may answer there
-            return plaintext_status(f"127.0.0.1:{own.rpartition(':')[2]}").peer_id == peer_id
+            return plaintext_status(f"127.0.0.1:{own.rpartition(':')[2]}")["peer_id"] == peer_id
         return bool(own) and answers_here(own, key_files(peer_id, LocalSettings.at(home, **given)))
     except (PeerError, OSError):  # the checks tell what is wrong
         return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from coordinator_free_bootstrap import Graph, Manifest, load_graph
 from coordinator_free_bootstrap.errors import (
@@ -20,18 +20,19 @@ from coordinator_free_bootstrap.errors import (
 from coordinator_free_bootstrap.graph import split_address
 from coordinator_free_bootstrap.strict_json import printable, shown
 from peer.identity.files import OBSERVER, KeyFiles, identity_files
-from peer.store.records import STATES
+from peer.store.records import STATES, PeerStatus
 from peer.store.state_dir import StateDir
 from peer.view.state.events import LoggedEvent, merged
 from peer.view.state.hearsay import with_endings
 from peer.view.state.peer_state import PeerState
-from peer.view.state.peer_status import PeerStatus, read_status
+from peer.view.state.peer_status import read_status
 from peer.view.state.places import state_directories
 from peer.view.state.reducer import EventLog
 from peer.view.state.tail import PeerTail
 from peer.view.state.view import View
 from peer.wire.client import NeighborLink
 from peer.wire.failures import CLOSED
+from peer.wire.limits import WireLimits
 from peer.wire.proxy import HttpProxy
 from peer.wire.security import MutualTls, SecureChannel, load_tls
 
@@ -55,7 +56,7 @@ async def status_of(
     link = NeighborLink(
         -1 if peer_id is None else peer_id,
         address,
-        limits=manifest.limits,
+        limits=WireLimits.of(manifest),
         timeouts=manifest.timeouts,
         security=security,
         proxy=proxy,
@@ -83,18 +84,18 @@ async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None =
             reason = _reason(error)
             return _silent(peer_id, reason + NO_PINS if tls is None and reason == CLOSED else reason)
         except RemoteProtocolError as error:
-            return _silent(peer_id, _refusal(error))
+            return _silent(peer_id, why_unusable(error))
 
     return list(await asyncio.gather(*map(one, graph.ids)))
 
 
 def answered(status: PeerStatus) -> LoggedEvent:
     """Return the event of an answer."""
-    return LoggedEvent(time.time(), status.peer_id, "status", {"status": status})
+    return LoggedEvent(time.time(), status["peer_id"], {"kind": "status", "status": status})
 
 
 def _silent(peer_id: int, reason: str) -> LoggedEvent:
-    return LoggedEvent(time.time(), peer_id, "silent", {"reason": reason})
+    return LoggedEvent(time.time(), peer_id, {"kind": "silent", "reason": reason})
 
 
 def view_of(graph: Graph | None, news: list[LoggedEvent], places: Mapping[int, StateDir]) -> View:
@@ -126,11 +127,12 @@ def _reason(error: NeighborUnavailable) -> str:
     return printable(str(error).partition(": Status: ")[2] or str(error))
 
 
-def _refusal(error: RemoteProtocolError) -> str:
-    sentence = printable(error.refusal.reason)
-    if error.refusal.code is not RefusalCode.MALFORMED:
-        return f"refused: {error.refusal.code}: {sentence}"
-    return sentence if sentence.startswith("not a valid status") else f"not a valid status: {sentence}"
+def why_unusable(error: RemoteProtocolError) -> str:
+    """Return why a peer gives no usable answer: its refusal, or what is wrong with the answer."""
+    refusal = replace(error.refusal, reason=printable(error.refusal.reason))
+    if refusal.code is not RefusalCode.MALFORMED:
+        return f"refused: {refusal}"
+    return refusal.reason if refusal.reason.startswith("not a valid ") else f"not a valid status: {refusal.reason}"
 
 
 def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None) -> View:
@@ -207,11 +209,11 @@ def plaintext_status(address: str, proxy: HttpProxy | None = None) -> PeerStatus
             "peer status graph.json"
         ) from error
     except RemoteProtocolError as error:
-        raise NeighborUnavailable(f"{address}: {_refusal(error)}") from error
+        raise NeighborUnavailable(f"{address}: {why_unusable(error)}") from error
 
 
-def in_json(peer: PeerState) -> Any:
+def in_json(peer: PeerState) -> object:
     """Return what is known of a peer as a JSON value: its status, the summary of a peer that has ended, or why it is silent."""
     if not peer.silent:
-        return peer.summary if peer.answer is None else peer.answer.model_dump()
+        return peer.summary if peer.answer is None else peer.answer
     return peer.silent if has_no_answer(peer) else peer.summary

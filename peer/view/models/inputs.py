@@ -47,7 +47,7 @@ class PredictionInputs:
         reading: what was detected in the table, or converted in the pictures.
     """
 
-    x: NDArray[Any] | dict[str, NDArray[Any]]
+    x: np.ndarray | dict[str, np.ndarray]
     files: tuple[str, ...] | None = None
     unused: tuple[str, ...] = ()
     reading: str | None = None
@@ -132,7 +132,7 @@ def read_named_inputs(path: Path, shapes: Mapping[str, Sequence[int]], dtypes: M
     )
 
 
-def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
+def _converted(path: Path, raw: np.ndarray, dtype: str) -> np.ndarray:
     """Return the samples as float32 or int64.
 
     Raises:
@@ -157,11 +157,11 @@ def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
     return np.ascontiguousarray(raw, dtype=dtype)
 
 
-def _array(path: Path) -> NDArray[Any]:
+def _array(path: Path) -> np.ndarray:
     return _chosen(path, _arrays(path))
 
 
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+def _arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a file by name; the one of a ``.npy`` file is called `ARRAY_NAME`."""
     try:
         if path.suffix == ".safetensors":
@@ -174,7 +174,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise TaskError(f"{READER}: {path} cannot be read: {error}; write the file again") from error
 
 
-def _chosen(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+def _chosen(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     if len(arrays) == 1:
         return next(iter(arrays.values()))
     if ARRAY_NAME not in arrays:
@@ -284,7 +284,7 @@ def _json_lines(path: Path) -> list[Any]:
 
 def _pictures(
     path: Path, sample_shape: tuple[int, ...], preprocessing: Preprocessing | None
-) -> tuple[NDArray[Any], tuple[str, ...], str | None]:
+) -> tuple[np.ndarray, tuple[str, ...], str | None]:
     """Return a picture or a folder of pictures with the values 0..divisor, their names, and what was converted."""
     if preprocessing is None:
         raise TaskError(

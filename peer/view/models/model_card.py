@@ -12,6 +12,7 @@ from typing import Any
 
 from coordinator_free_bootstrap import Manifest
 from coordinator_free_bootstrap.strict_json import printable
+from coordinator_free_bootstrap.validation import counted
 from peer.core.metric import Metric
 from peer.view.report.report import Report
 from peer.view.report.tables import state_text
@@ -71,7 +72,7 @@ def _what(exported: Exported, metadata: Mapping[str, str]) -> str:
     return f"{how}, trained by federated learning between peers without a server, with the algorithm {algorithm}."
 
 
-def _file(exported: Exported, metadata: Mapping[str, str]) -> list[tuple[str, Any]]:
+def _file(exported: Exported, metadata: Mapping[str, str]) -> list[tuple[str, object]]:
     trained, frozen, buffers = exported.parameters
     weights = [("weights of the models", ", ".join(f"{w:.6g}" for w in exported.weights))] if exported.weights else []
     return [
@@ -87,23 +88,23 @@ def _file(exported: Exported, metadata: Mapping[str, str]) -> list[tuple[str, An
     ]
 
 
-def _data(manifest: Manifest, metadata: Mapping[str, str], peer: PeerRun) -> list[tuple[str, Any]]:
+def _data(manifest: Manifest, metadata: Mapping[str, str], peer: PeerRun) -> list[tuple[str, object]]:
     return [
         ("task", manifest.task),
         ("options of the task", manifest.task_options or "none"),
         ("split", f"{manifest.split}, {json.dumps(manifest.split_options)}, seed {manifest.data_seed}"),
-        ("training samples of this peer", peer.state.start.get("samples", "not known")),
+        ("training samples of this peer", peer.last.get("samples", "not known")),
         ("peers", metadata.get("peers", "not known")),
         ("preprocessing", metadata.get("preprocessing", "not declared")),
     ]
 
 
-def _algorithm(manifest: Manifest, metadata: Mapping[str, str]) -> list[tuple[str, Any]]:
+def _algorithm(manifest: Manifest, metadata: Mapping[str, str]) -> list[tuple[str, object]]:
     return [
         ("algorithm", metadata.get("algorithm", manifest.algorithm)),
         ("options", manifest.options or "none"),
         ("rounds completed", f"{metadata.get('rounds_completed', 'not known')} of {manifest.rounds}"),
-        ("local training", f"{manifest.local_epochs} {manifest.local_unit}, batches of {manifest.batch_size}"),
+        ("local training", f"{counted(manifest.local_epochs, 'epoch')}, batches of {manifest.batch_size} samples"),
         (
             "optimizer",
             f"{manifest.optimizer}, learning rate {manifest.learning_rate:g}, momentum {manifest.momentum:g}",

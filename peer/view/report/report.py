@@ -80,7 +80,7 @@ def _report(run: RunFiles, target: float | None) -> Report:
     return Report(run, finite(values))
 
 
-def _metrics(run: RunFiles, notes: list[str]) -> dict[str, Any]:
+def _metrics(run: RunFiles, notes: list[str]) -> dict[str, object]:
     """Return `METRICS`; a value whose package is not installed is None, with a note."""
     values: dict[str, Any] = {}
     missing: dict[str, list[str]] = {}
@@ -230,7 +230,7 @@ def algorithm_state(run: RunFiles) -> dict[str, float]:
     """Return the mean over peers of each number in the algorithm's state after the peer's last round."""
     found: dict[str, list[float]] = {}
     for peer in run.peers:
-        for name, value in (peer.last.get("state") or {}).items():
+        for name, value in peer.algorithm_state.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < NUMBER_MAX:
                 found.setdefault(name, []).append(float(value))
     return {name: float(np.mean(numbers)) for name, numbers in sorted(found.items())}
@@ -251,7 +251,7 @@ def reached(run: RunFiles, target: float) -> dict[str, float | None]:
     return {"target": target, "rounds": None, "seconds": None, "payload_bytes_per_peer": None}
 
 
-def peer_row(peer: PeerRun) -> dict[str, Any]:
+def peer_row(peer: PeerRun) -> dict[str, object]:
     """Return one peer's row of the report."""
     known = {
         key: peer.last.get(key) for key in ("metric_value", "loss", "cluster_index", "true_cluster", "incarnation")
@@ -288,7 +288,7 @@ def _state_notes(run: RunFiles) -> list[str]:
             notes.append(f"peer {peer.peer_id}: completed {peer.rounds_completed} rounds, and graph.json has {total}")
     for peer in run.peers:
         if peer.status in ("completed", "left") and peer.history and peer.state.phase == "start":
-            last = peer.state.round.get("round_index", -1) + 1
+            last = peer.state.round["round_index"] + 1 if peer.state.round else 0
             notes.append(
                 f"peer {peer.peer_id}: {peer.place.history} ends after {last} rounds, without an end line: it was cut; "
                 f"the summary has {peer.rounds_completed} rounds"
@@ -298,7 +298,7 @@ def _state_notes(run: RunFiles) -> list[str]:
     return notes
 
 
-METRICS: dict[str, Callable[[RunFiles], Any]] = {
+METRICS: dict[str, Callable[[RunFiles], object]] = {
     "state": state,
     "states": lambda run: dict(sorted(states({peer.peer_id: peer.state for peer in run.peers}).items())),
     "refusals": refusals,

@@ -7,6 +7,7 @@ import pytest
 from coordinator_free_bootstrap import Graph, Manifest, Node, Relay, dump_graph, parse_graph, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError, GraphError
 from coordinator_free_bootstrap.rates import (
+    FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
     RATE_EXPECTED,
     check_limits,
@@ -105,7 +106,7 @@ def test_neighbors_expect_half_of_a_declared_share() -> None:
 
 def test_frames_are_small_where_either_end_is_slow() -> None:
     graph = star(upload_limit=100_000, download_limit=2_000_000)
-    assert frame_bytes(star(), 0, 1) == Manifest().limits.frame_bytes_max
+    assert frame_bytes(star(), 0, 1) == FRAME_BYTES_MAX
     assert frame_bytes(graph, 0, 1) == 10_000  # a tenth of a second
     assert frame_bytes(graph, 1, 0) == 200_000
     assert frame_bytes(star(upload_limit=10_000), 0, 1) == FRAME_BYTES_MIN
@@ -137,7 +138,7 @@ def test_a_model_that_cannot_cross_within_the_round_is_found() -> None:
 
 
 def test_a_suspicion_time_shorter_than_a_wait_behind_models_is_found() -> None:
-    run = {"timeouts": {"heartbeat_s": 0.5, "suspicion_s": 2.0}}
+    run = {"timeouts": {"suspicion_s": 2.0}}
     (problem,) = problems(star(parse_manifest(run, "test"), upload_limit=10_000), 1000)
     assert "a heartbeat may wait 1.6 s" in problem and "raise it to 3 or more" in problem
     assert list(problems(star(upload_limit=10_000), 1000)) == []

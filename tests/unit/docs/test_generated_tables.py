@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
 SPEC = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
 generate = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(generate)
+PAGES = generate.PAGES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

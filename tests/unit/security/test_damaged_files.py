@@ -75,7 +75,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with one whole file of each kind."""
     place = tmp_path_factory.mktemp("whole")
     save_graph(GRAPH, place / "graph.json")
-    (place / "chaos.jsonl").write_text('{"kind":"chaos","t":1.0,"time":"2026-01-01T00:00:00+00:00","text":"heal"}\n')
+    (place / "chaos.jsonl").write_text('{"kind":"fault","t":1.0,"time":"2026-01-01T00:00:00+00:00","text":"heal"}\n')
     (place / "exits.jsonl").write_text('{"kind":"exit","time":"2026-01-01T00:00:00+00:00","peer_id":0,"exit_code":0}\n')
     (place / "watch.jsonl").write_text('{"kind":"watch"}\n')
     state = place / "peer-0"

@@ -30,7 +30,7 @@ def said(*changes, silent=()) -> View:
     """Return the state of peers that answered with these changes, and of those that did not."""
     news = [answered(read_status(STATUS | each)) for each in changes]
     return view_of(
-        None, news + [LoggedEvent(1.0, peer_id, "silent", {"reason": reason}) for peer_id, reason in silent], {}
+        None, news + [LoggedEvent(1.0, peer_id, {"kind": "silent", "reason": reason}) for peer_id, reason in silent], {}
     )
 
 
@@ -188,8 +188,8 @@ def test_a_peer_without_an_answer_that_waits_by_its_files_is_in_the_table(tmp_pa
         write_peer(tmp_path, behind, rounds=2, end=False)
     files = RunTail(tmp_path)
     files.refresh()
-    files.log.append([LoggedEvent(2e9, i, "process", {"held": True}) for i in (1, *graph.neighbors(1))])
-    files.log.append([LoggedEvent(2e9, 1, "silent", {"reason": "no answer"})])
+    files.log.append([LoggedEvent(2e9, i, {"kind": "process", "held": True}) for i in (1, *graph.neighbors(1))])
+    files.log.append([LoggedEvent(2e9, 1, {"kind": "silent", "reason": "no answer"})])
     view = View(files.log, graph)
     state = view.log.state()
     assert view.peer(state.peers[1], state).waits_for == graph.neighbors(1)

@@ -15,7 +15,7 @@ def said(peer_id, **changes):
 
 
 def silent(peer_id):
-    return LoggedEvent(1.0, peer_id, "silent", {"reason": "connection refused"})
+    return LoggedEvent(1.0, peer_id, {"kind": "silent", "reason": "connection refused"})
 
 
 def left(peer_id, rounds):

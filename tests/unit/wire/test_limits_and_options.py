@@ -7,17 +7,20 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
 
+from coordinator_free_bootstrap import Manifest, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.wire import access as caller_limits
 from peer.wire.access import CallerLimits
 from peer.wire.client import RECONNECTS_MAX, NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import channel_options, server_options
 from peer.wire.security import require_loopback_or
@@ -40,9 +43,15 @@ def refused(call: object) -> RefusalCode | None:
     return None
 
 
+def test_limits_of_a_run_are_those_of_every_run_but_for_its_largest_model() -> None:
+    run = parse_manifest({"limits": {"model_bytes_max": 1000}}, "test")
+    assert WireLimits.of(run) == replace(WireLimits(), model_bytes_max=1000)
+    assert WireLimits.of(Manifest()) == WireLimits() != WireLimits.of(run)
+
+
 def test_caller_is_rate_limited_after_its_burst() -> None:
     clock = Clock()
-    callers = CallerLimits(Limits(requests_per_second=2.0), clock)
+    callers = CallerLimits(WireLimits(requests_per_second=2.0), clock)
     assert [refused(lambda: callers.message(1)) for _ in range(11)] == [None] * 10 + [RefusalCode.RATE_LIMITED]
     assert refused(lambda: callers.message(2)) is None  # another caller has its own
     clock.now = 1.0
@@ -52,9 +61,9 @@ def test_caller_is_rate_limited_after_its_burst() -> None:
 
 
 def test_open_streams_are_limited_and_closed_ones_are_not_counted() -> None:
-    callers = CallerLimits(Limits(streams_per_neighbor=2), Clock())
+    callers = CallerLimits(WireLimits(streams_per_neighbor=2), Clock())
     with callers.stream(1), callers.stream(1):
-        with pytest.raises(RemoteProtocolError, match="streams_per_neighbor") as caught, callers.stream(1):
+        with pytest.raises(RemoteProtocolError, match="at most 2 open streams, got more") as caught, callers.stream(1):
             pass
         assert caught.value.refusal.code is RefusalCode.TOO_MANY_STREAMS
         with callers.stream(2):
@@ -65,7 +74,7 @@ def test_open_streams_are_limited_and_closed_ones_are_not_counted() -> None:
 
 @pytest.mark.parametrize(("hold", "allowed"), [("request", caller_limits.REQUESTS_MAX), ("discard", 2)])
 def test_requests_and_refused_streams_are_counted_separately(hold: str, allowed: int) -> None:
-    callers = CallerLimits(Limits(streams_per_neighbor=2), Clock())
+    callers = CallerLimits(WireLimits(streams_per_neighbor=2), Clock())
     with ExitStack() as open_now:
         for key in ("one", "other"):
             for _ in range(allowed):
@@ -78,7 +87,7 @@ def test_requests_and_refused_streams_are_counted_separately(hold: str, allowed:
 
 
 def test_callers_with_open_streams_are_kept_when_others_are_dropped() -> None:
-    callers = CallerLimits(Limits(streams_per_neighbor=1), Clock())
+    callers = CallerLimits(WireLimits(streams_per_neighbor=1), Clock())
     with callers.stream("held"):
         for number in range(caller_limits.CALLERS_MAX + 1):
             callers.message(f"passing {number}")
@@ -88,7 +97,7 @@ def test_callers_with_open_streams_are_kept_when_others_are_dropped() -> None:
 @pytest.mark.parametrize(("suspicion_s", "ping_s"), [(1.0, 1), (9.0, 3), (60.0, 20), (600.0, 20)])
 def test_connections_with_tunnels_never_idle_as_long_as_translators_remember(suspicion_s: float, ping_s: int) -> None:
     """The patience with the answer grows with the suspicion time all the same."""
-    timeouts = Timeouts(suspicion_s=suspicion_s, heartbeat_s=suspicion_s / 4)
+    timeouts = Timeouts(suspicion_s=suspicion_s)
     options = dict(channel_options(timeouts, keeps_tunnels=True))
     assert options["grpc.keepalive_time_ms"] == 1000 * ping_s < 30_000
     assert options["grpc.keepalive_timeout_ms"] == max(1000, round(suspicion_s / 3 * 1000))
@@ -96,7 +105,7 @@ def test_connections_with_tunnels_never_idle_as_long_as_translators_remember(sus
 
 def test_keepalive_is_set_on_both_sides_and_unary_calls_are_retried() -> None:
     timeouts = Timeouts(suspicion_s=8.0)
-    channel, server = dict(channel_options(timeouts)), dict(server_options(timeouts, Limits()))
+    channel, server = dict(channel_options(timeouts)), dict(server_options(timeouts, WireLimits()))
     for options in (channel, server):
         assert options["grpc.keepalive_time_ms"] == 8000
         assert options["grpc.keepalive_permit_without_calls"] == 1
@@ -108,9 +117,9 @@ def test_keepalive_is_set_on_both_sides_and_unary_calls_are_retried() -> None:
     assert retried == {"Heartbeat", "Select", "Pass", "Status"}  # the engine retries hellos itself
 
 
-@pytest.mark.parametrize(("heartbeat_s", "longest_ms"), [(1.0, 2_000), (30.0, 30_000)])
-def test_reconnect_backoff_is_at_most_the_heartbeat_interval(heartbeat_s: float, longest_ms: int) -> None:
-    timeouts = Timeouts(heartbeat_s=heartbeat_s, suspicion_s=240.0, round_deadline_s=600.0)
+@pytest.mark.parametrize(("suspicion_s", "longest_ms"), [(5.0, 2_000), (150.0, 30_000)])
+def test_reconnect_backoff_is_at_most_the_heartbeat_interval(suspicion_s: float, longest_ms: int) -> None:
+    timeouts = Timeouts(suspicion_s=suspicion_s)
     assert dict(channel_options(timeouts))["grpc.max_reconnect_backoff_ms"] == longest_ms
 
 
@@ -140,7 +149,7 @@ def test_reconnects_are_limited_during_a_flood_of_hellos(monkeypatch: pytest.Mon
     opened = []
 
     async def flood() -> None:
-        link = NeighborLink(1, "127.0.0.1:1", limits=Limits(), timeouts=Timeouts())
+        link = NeighborLink(1, "127.0.0.1:1", limits=WireLimits(), timeouts=Timeouts())
         original = link._open
 
         def counted() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
-from coordinator_free_bootstrap.errors import ConfigError, Option
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option
 
 
 def device_named(name: str) -> str:
@@ -22,19 +22,23 @@ def device_named(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|mps|cuda(:\d{1,3})?", name):
-        raise ConfigError(f"{Option('device')}: expected one of auto, cpu, cuda, cuda:N, mps, got {name!r}")
+        raise ConfigError(ConfigProblem(Option("device"), "one of auto, cpu, cuda, cuda:N, mps", repr(name)))
     if name == "mps" and not torch.backends.mps.is_available():
         raise ConfigError(
-            f"{Option('device')} mps: this machine's torch sees no Apple GPU; use {Option('device')} cpu or auto"
+            ConfigProblem(Option("device"), "cpu or auto, as this machine's torch sees no Apple GPU", repr(name))
         )
     if name in {"cpu", "mps"}:
         return name
     if not torch.cuda.is_available():
         raise ConfigError(
-            f"{Option('device')} {name}: this machine's torch sees no CUDA device; use {Option('device')} cpu or auto"
+            ConfigProblem(Option("device"), "cpu or auto, as this machine's torch sees no CUDA device", repr(name))
         )
     if (count := torch.cuda.device_count()) <= int(name.partition(":")[2] or 0):
-        raise ConfigError(f"{Option('device')} {name}: this machine's torch sees {count} CUDA devices, counted from 0")
+        raise ConfigError(
+            ConfigProblem(
+                Option("device"), f"one of the {count} CUDA devices that torch sees, counted from 0", repr(name)
+            )
+        )
     return name
 
 
@@ -56,5 +60,7 @@ def check_amp(amp: Literal["bf16"] | None, device: str) -> None:
     }
     if not has[kind]():
         raise ConfigError(
-            f"{Option('amp')} {amp}: the device {device} has no bfloat16 arithmetic; leave {Option('amp')} out"
+            ConfigProblem(
+                Option("amp"), f"nothing, as the device {device} has no bfloat16 arithmetic", repr(amp), "Leave it out."
+            )
         )

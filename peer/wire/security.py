@@ -223,7 +223,7 @@ def load_tls(
     authorities = read_file(ca, "CA bundle") if ca else None
     if authorities is not None and b"-----BEGIN CERTIFICATE-----" not in authorities:
         raise IdentityError(
-            f"{Option('ca')} {ca}: expected one or more certificates of authorities, got no PEM certificate"
+            f"{Option('ca')}: {ca}: expected one or more certificates of authorities, got no PEM certificate"
         )
     return MutualTls(graph, subject, pair, others=others, authorities=authorities)
 

@@ -247,7 +247,7 @@ def test_peers_that_would_wait_for_one_that_cannot_start_are_stopped_with_the_re
     lines, statuses, report = start_failure(tmp_path)  # with the default rule, they would wait 600 s
     told = [next(i for i, line in enumerate(lines) if words in line) for words in ("peer-2.csv", "peer 2 cannot start")]
     assert told == sorted(told)
-    assert "stopping 3 other peers" in lines[told[1]] and "--on-start-failure continue" in lines[told[1]]
+    assert "stopping 3 other peers" in lines[told[1]] and "set --on-start-failure to continue" in lines[told[1]]
     assert statuses.pop(2) == "failed"
     assert set(statuses.values()) <= {"left", "missing"}
     assert report["state"] == "incomplete" and report["rounds"] == 0

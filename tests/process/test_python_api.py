@@ -173,10 +173,10 @@ def test_peers_that_would_wait_for_one_that_cannot_start_are_stopped(tmp_path: P
         pytest.warns(RuntimeWarning, match="peer 2") as told,
     ):
         bed.wait()
-    assert "peer 2 cannot start" in str(told[-1].message) and "to go on without: on_start_failure continue" in str(
+    assert "peer 2 cannot start" in str(
         told[-1].message
-    )
-    with pytest.raises(UsageError, match="on_start_failure: expected 'stop' or 'continue', got 'wait'"):
+    ) and "to go on without: set on_start_failure= to continue" in str(told[-1].message)
+    with pytest.raises(UsageError, match="on_start_failure=: expected 'stop' or 'continue', got 'wait'"):
         peer.Testbed(graph, out=tmp_path / "other", on_start_failure="wait", progress=False).start()  # type: ignore[arg-type]
 
 
@@ -220,9 +220,9 @@ def test_a_cancelled_peer_leaves_and_resumes(tmp_path: Path) -> None:
 
 def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
     graph = peer.Graph.of(on_free_ports(graph_of("line", 2)))
-    with pytest.raises(UsageError, match=r"stat_dir: expected an option of peer.run, got .*did you mean state_dir"):
+    with pytest.raises(UsageError, match=r"stat_dir=: expected an option of peer.run, got .*did you mean state_dir"):
         peer.run(0, graph, stat_dir=tmp_path)  # type: ignore[call-arg]
-    with pytest.raises(ConfigError, match=r"^device: expected one of .*, got 'tpu'"):
+    with pytest.raises(ConfigError, match=r"^device=: expected one of .*, got 'tpu'"):
         peer.run(0, graph, state_dir=tmp_path, device="tpu", insecure=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
@@ -230,11 +230,11 @@ def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
 
 
 def test_options_of_run_are_those_of_the_command_line() -> None:
-    local = signature(peer_run).parameters.keys() - {"peer_id", "neighbors", "options_file"}
+    local = signature(peer_run).parameters.keys() - {"context", "peer_id", "neighbors", "options_file"}
     assert set(LocalOptions.__annotations__) == local | set(IN_FILE)
-    with pytest.raises(UsageError, match=r"^certs: expected no value .*the peer runs in plaintext"):
+    with pytest.raises(UsageError, match=r"^certs=: expected no value .*the peer runs in plaintext"):
         peer.run(0, graph_of("line", 2), insecure=True, certs="certs")
-    with pytest.raises(UsageError, match=r"^export: expected .*, got 'x'"):
+    with pytest.raises(UsageError, match=r"^export=: expected .*, got 'x'"):
         peer.run(0, graph_of("line", 2), insecure=True, export="x")
 
 
@@ -295,10 +295,10 @@ def test_a_peer_that_stays_returns_when_it_is_cancelled(tmp_path: Path, caplog: 
         return await running
 
     assert asyncio.run(stayed(stay="completed")).metrics["rounds"] == 2
-    with pytest.raises(ConfigError, match=r"^device: expected one of .*, got 'tpu'"):
+    with pytest.raises(ConfigError, match=r"^device=: expected one of .*, got 'tpu'"):
         asyncio.run(stayed(stay="error", device="tpu"))
     assert "stopped by an error" in caplog.text
-    with pytest.raises(UsageError, match="stay: expected 'never', 'completed' or 'error', got 'always'"):
+    with pytest.raises(UsageError, match="stay=: expected 'never', 'completed' or 'error', got 'always'"):
         peer.run(0, graph, state_dir=place, stay="always")  # type: ignore[arg-type]
 
 

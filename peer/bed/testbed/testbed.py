@@ -94,7 +94,7 @@ class Supervisor:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"{Option('out')} {directory}: cannot be made ({error}); name another folder") from error
+            raise StorageError(f"{Option('out')}: {directory} cannot be made ({error}); name another folder") from error
         self.graph = graph if self.options["insecure"] else with_keys(graph, directory)
         with storage_errors("write", directory / "graph.json"):
             save_graph(self.graph, ordinary_file(directory / "graph.json"))
@@ -220,7 +220,7 @@ class Supervisor:
         wait_s = self.graph.manifest.start.deadline_s
         return (
             f"peer {listed(missing)} cannot start: stopping {counted(len(self.processes), 'other peer')} instead of waiting "
-            f"up to {wait_s:g} s (run.start.deadline_s); to go on without: {Option('on_start_failure')} continue"
+            f"up to {wait_s:g} s (run.start.deadline_s); to go on without: set {Option('on_start_failure')} to continue"
         )
 
     def run(self, on_progress: Callable[[], Any] = lambda: None, interval_s: float = 0.5) -> dict[int, int]:

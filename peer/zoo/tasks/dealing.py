@@ -51,7 +51,7 @@ class Deal:
         """
         if self.manifest.split == "shard":
             raise TaskError(
-                f"run.split: found 'shard' without own data; give {Option('shard')} FILE, or choose another split"
+                f"run.split: found 'shard' without own data; give a file with {Option('shard')}, or choose another split"
             )
         options = json.dumps(self.manifest.split_options, sort_keys=True)
         return _split(self.pool, self.peers, self.manifest.split, options, self.manifest.data_seed)

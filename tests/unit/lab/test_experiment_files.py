@@ -396,8 +396,8 @@ def test_an_unknown_case_or_backend_is_refused(small):
     ("arguments", "words"),
     [
         (["--device", "gpu"], "--device: expected one of auto, cpu, cuda, .*, got 'gpu'"),
-        (["--device", "cuda:99"], "--device cuda:99"),
-        (["--device", "cuda:99", "--backend", "processes"], "--device cuda:99"),
+        (["--device", "cuda:99"], "--device: expected .*, got .cuda:99"),
+        (["--device", "cuda:99", "--backend", "processes"], "--device: expected .*, got .cuda:99"),
         (["--out", "{file}"], "--out: .* cannot be made"),
         (["--set", "run.options.warmup_round=1", "--case", "DFCA-GI"], "case 'DFCA-GI': .*warmup_round"),
     ],

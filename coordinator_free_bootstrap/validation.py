@@ -141,4 +141,4 @@ def refuse_without(wanted: str, present: bool, **options: object) -> None:
     """
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value not in (None, False)]
     if given and not present:
-        raise UsageError(f"{given[0]}: found an option that has an effect only {wanted}; remove {given[0]}")
+        raise UsageError(f"{given[0]}: has an effect only {wanted}. Remove {given[0]}.")

@@ -71,14 +71,13 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
         self.stale_rounds_max = manifest.stale_rounds_max if stale == "fold" else 0
         if self.options.dp_epsilon is not None and not self.options.min_cluster_samples:
             raise ConfigError(
-                f"run.options.min_cluster_samples: found {self.options.min_cluster_samples}; allowed with "
-                "run.options.dp_epsilon: 1 or more (10 is usual). The noise is scaled by this public number, so that no private "
-                "count leaks"
+                "run.options.min_cluster_samples: expected 1 or more (10 is usual) with run.options.dp_epsilon, got "
+                f"{self.options.min_cluster_samples}. The noise is scaled by this public number, so that no private count leaks."
             )
         if self.options.selection == "partition" and self.options.u_min:
             raise ConfigError(
-                f"run.options.u_min: found {self.options.u_min}, which has no effect with run.options.selection 'partition'; "
-                "allowed: 0; remove it, or set selection 'mixture'"
+                f"run.options.u_min: expected 0 with run.options.selection 'partition', where it has no effect, got "
+                f"{self.options.u_min}. Remove it, or set selection 'mixture'."
             )
         if self.options.split == "updates":
             self._check_split(len(graph.nodes))
@@ -86,16 +85,16 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
     def _check_split(self, peers: int) -> None:
         if not self.options.hard_rounds:
             raise ConfigError(
-                "run.options.split 'updates' has an effect in hard rounds only: found run.options.hard_rounds 0; allowed: 1 or "
-                "more; or set split 'noise'"
+                "run.options.hard_rounds: expected 1 or more with run.options.split 'updates', got 0. Set it, or set split "
+                "'noise'."
             )
         size = 4 * peers * self.options.sketch_size
         if self.options.dp_epsilon is not None or size > SKETCHES_BYTES_MAX or not self.options.warm_rounds:
             raise ConfigError(
-                f"run.options.split 'updates': found run.options.warm_rounds {self.options.warm_rounds}, run.options.dp_epsilon "
-                f"{self.options.dp_epsilon} and {size} bytes for the sketches of {peers} peers; allowed: warm_rounds 1 or more, "
-                f"no dp_epsilon (it does not cover sketches), up to {SKETCHES_BYTES_MAX} bytes (lower run.options.sketch_size); "
-                "or set split 'noise'"
+                "run.options.split 'updates': expected run.options.warm_rounds of 1 or more, no run.options.dp_epsilon (it does "
+                f"not cover sketches) and at most {SKETCHES_BYTES_MAX} bytes of sketches, got {self.options.warm_rounds}, "
+                f"{self.options.dp_epsilon} and {size} bytes for {peers} peers. Change these (run.options.sketch_size for the "
+                "bytes), or set split 'noise'."
             )
 
     @property
@@ -205,7 +204,7 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
             allowed = range(1, self.graph.degree(header.sender) + 1)
             if len(header.scalars) != 1 or header.scalars[0] not in allowed:
                 return Refusal(
-                    RefusalCode.WEIGHT_OUT_OF_RANGE, f"degree {header.scalars}, allowed is 1 to {allowed[-1]}"
+                    RefusalCode.WEIGHT_OUT_OF_RANGE, f"degree: expected 1 to {allowed[-1]}, got {header.scalars}"
                 )
         return None
 

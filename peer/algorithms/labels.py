@@ -58,7 +58,7 @@ def conflict(
     return Refusal(
         RefusalCode.LABEL_CONFLICT,
         f"a model of cluster {cluster} has cosine {found[cluster]:.3f} with the receiver's center {cluster} and "
-        f"{found[nearest]:.3f} with its center {nearest}; allowed is a margin of {margin:g}",
+        f"{found[nearest]:.3f} with its center {nearest}: expected a margin of at most {margin:g}",
     )
 
 

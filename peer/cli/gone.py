@@ -1,4 +1,4 @@
-"""Options that are no more: the error that refuses one names what replaces it."""
+"""Removed options: the error that refuses one names what replaces it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ GONE_VERBS = {"data shard": "peer data split --peer ID"}
 
 
 def name_successor(error: Exception) -> None:
-    """Change the message of an error for an unknown option or verb, where it is no more; leave other errors as they are."""
+    """Name the replacement in the error for a removed option or verb; leave other errors as they are."""
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if context is None:
         return
@@ -73,8 +73,8 @@ def name_successor(error: Exception) -> None:
     for gone, successor in GONE_VERBS.items():
         group, _, name = gone.rpartition(" ")
         if group == verb and getattr(error, "message", "").startswith(f"No such command '{name}'."):
-            error.message = f"expected {successor}, got {gone}, which is no more."  # type: ignore[attr-defined]
+            error.message = f"expected {successor}, got {gone}, which was removed."  # type: ignore[attr-defined]
     if option is None or not hasattr(error, "possibilities"):
         return
     if instead := GONE.get(f"{verb} {option}", GONE.get(option)):
-        error.message, error.possibilities = f"expected {instead}, got {option}, which is no more.", None  # type: ignore[attr-defined]
+        error.message, error.possibilities = f"expected {instead}, got {option}, which was removed.", None  # type: ignore[attr-defined]

@@ -89,7 +89,7 @@ class Async:
         return not self._state.arrivals.folding
 
     def close_step(self) -> ClosedStep:
-        """Say who is here; folds go on in the next step."""
+        """Return the present neighbors; folds continue in the next step."""
         present = note_delivery(self._state, list(self.counted_on()))
         return ClosedStep(present, [], [], company=bool(self._state.live()))
 

@@ -37,7 +37,7 @@ def fold(average: Vector, weight_sum: float, arrival: Vector, weight: float = 1.
     if average.shape != arrival.shape or average.ndim != 1:
         raise LocalProtocolError(f"cannot fold a vector of shape {arrival.shape} into one of {average.shape}")
     if not (weight_sum > 0 and weight > 0):
-        raise LocalProtocolError(f"weights of a running average must be positive, found {weight_sum} and {weight}")
+        raise LocalProtocolError(f"weights of a running average: expected above 0, got {weight_sum} and {weight}")
     total = weight_sum + weight
     step = np.float32(weight / total)
     scratch = np.empty(min(BLOCK_ELEMENTS, average.size), np.float32)

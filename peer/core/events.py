@@ -115,7 +115,7 @@ class SendAnswered:
     outcome: Outcome
     refusal: RefusalCode | None = None
     reason: str = ""
-    size_bytes: int | None = None  # of the payload, where it is another one than the header in flight says
+    size_bytes: int | None = None  # of the payload, if it differs from that of the header in flight
 
 
 @dataclass(frozen=True, slots=True)

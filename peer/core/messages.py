@@ -15,7 +15,7 @@ WIRE_VERSION = 4
 
 
 class Phase(StrEnum):
-    """What a peer is doing, as it tells its neighbors and observers."""
+    """What a peer is doing, as sent to its neighbors and observers."""
 
     STARTING = "starting"
     RUNNING = "running"

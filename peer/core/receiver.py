@@ -78,7 +78,7 @@ class Receiver:
         return state.algorithm.rejects_select(state.algorithm_state, select)
 
     def _too_far_ahead(self, round_index: int) -> Refusal | None:
-        """A neighbor cannot be further ahead unless this peer was away; heartbeats tell it so, not models."""
+        """A neighbor cannot be further ahead unless this peer was away; it learns that from heartbeats, not from models."""
         state, most = self._state, self._pace.rounds_ahead_max
         if most is None or round_index <= state.round.index + most:
             return None
@@ -105,7 +105,8 @@ class Receiver:
         weights = (header.mass, float(header.sample_count))
         if not all(limits.weight_min <= w <= limits.weight_max for w in weights):
             allowed = f"{limits.weight_min:g} to {limits.weight_max:g}"
-            return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, f"mass and sample count {weights}, allowed are {allowed}")
+            problem = f"mass and sample count: expected {allowed}, got {weights}"
+            return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, problem)
         if (rejection := self._too_far_ahead(header.round_index)) is not None:
             return rejection
         if self._is_stale(header):

@@ -32,7 +32,8 @@ def check_norm(norm_squared: float, own_norm_squared: float, bound: float | None
     if bound is not None and norm_squared > bound**2 * own_norm_squared:
         return Refusal(
             RefusalCode.NORM_BOUND,
-            f"norm {math.sqrt(norm_squared):.3g}, allowed is {bound:g} times the receiver's {math.sqrt(own_norm_squared):.3g}",
+            f"norm: expected at most {bound:g} times the receiver's {math.sqrt(own_norm_squared):.3g}, got "
+            f"{math.sqrt(norm_squared):.3g}",
         )
     return None
 

@@ -47,7 +47,7 @@ def simulate(
         amp: ``"bf16"`` for mixed precision.
         threads: PyTorch threads; more than one may change the last bits.
         stacked: train all peers' models of a round as one; None: on a GPU.
-        progress: show what the targets were taken for and a progress bar, in a notebook or on stderr.
+        progress: show how the targets are interpreted and a progress bar, in a notebook or on stderr.
 
     Raises:
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.

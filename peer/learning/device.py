@@ -25,13 +25,13 @@ def device_named(name: str) -> str:
         raise ConfigError(f"{Option('device')}: expected one of auto, cpu, cuda, cuda:N, mps, got {name!r}")
     if name == "mps" and not torch.backends.mps.is_available():
         raise ConfigError(
-            f"{Option('device')} mps: this machine's torch sees no Apple GPU; use {Option('device')} cpu or auto"
+            f"{Option('device')} mps: this machine's torch sees no Apple GPU. Use {Option('device')} cpu or auto."
         )
     if name in {"cpu", "mps"}:
         return name
     if not torch.cuda.is_available():
         raise ConfigError(
-            f"{Option('device')} {name}: this machine's torch sees no CUDA device; use {Option('device')} cpu or auto"
+            f"{Option('device')} {name}: this machine's torch sees no CUDA device. Use {Option('device')} cpu or auto."
         )
     if (count := torch.cuda.device_count()) <= int(name.partition(":")[2] or 0):
         raise ConfigError(f"{Option('device')} {name}: this machine's torch sees {count} CUDA devices, counted from 0")
@@ -58,5 +58,5 @@ def check_amp(amp: str | None, device: str) -> None:
     }
     if not has[kind]():  # type: ignore[no-untyped-call]
         raise ConfigError(
-            f"{Option('amp')} {AMP}: the device {device} has no bfloat16 arithmetic; leave {Option('amp')} out"
+            f"{Option('amp')} {AMP}: the device {device} has no bfloat16 arithmetic. Leave {Option('amp')} out."
         )

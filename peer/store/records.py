@@ -115,7 +115,7 @@ class StartLine(Line):
 
 
 class AlgorithmFields(BaseModel):
-    """The parts of an algorithm's state that reports compute with; those that are told, only where the peer's owner allows it."""
+    """The parts of an algorithm's state that reports compute with; observers get some of them, if the peer's owner allows it."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -349,6 +349,6 @@ STATES: Mapping[str, RunStatus] = {
         note="gives the observer no answer; the numbers are those of the last one",
     ),
     "missing": RunStatus(
-        "never started", said=False, note="no history found; it never started, or its state directory is elsewhere"
+        "never started", said=False, note="no history; it never started, or its state directory is elsewhere"
     ),
 }

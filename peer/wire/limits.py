@@ -45,7 +45,7 @@ class CallerLimits:
         caller.tokens = min(rate * BURST_S, caller.tokens + rate * (now - caller.refilled_at))
         caller.refilled_at = now
         if caller.tokens < 1:
-            sentence = f"found more than {rate:g} messages per second (limits.requests_per_second); send again later"
+            sentence = f"expected at most {rate:g} messages per second (limits.requests_per_second), got more. Send again later."
             raise RemoteProtocolError(RefusalCode.RATE_LIMITED, sentence)
         caller.tokens -= 1
 
@@ -72,7 +72,7 @@ class CallerLimits:
         open_now = self._caller(key, self._clock()).open
         if open_now[what] >= allowed:
             source = "" if what == "requests in flight" else " (limits.streams_per_neighbor)"
-            sentence = f"found more than {allowed} {what}{source}; send again later"
+            sentence = f"expected at most {allowed} {what}{source}, got more. Send again later."
             raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
         open_now[what] += 1
         try:

@@ -220,7 +220,7 @@ def test_a_peer_that_cannot_start_is_told_before_the_others_have_ended(tmp_path:
     shape = ["--kind", "complete", "--peers", 4, "--set", f"run.task={tmp_path / 'own.py'}:task"]
     done = executed("testbed", *shape, *run, "--insecure", "--out", tmp_path / "out", "--json")
     assert done.returncode == 1
-    told = "peer 2 failed with exit code 12: load_shard(2): found FileNotFoundError: peer-2.csv"
+    told = "peer 2 failed with exit code 12: load_shard(2): FileNotFoundError: peer-2.csv"
     lines = done.stderr.splitlines()
     first, last = ([told in line for line in order].index(True) for order in (lines, lines[::-1]))
     completed = next(i for i, line in enumerate(lines) if "3 completed, 1 failed" in line)

@@ -18,7 +18,7 @@ from peer.store.scratch import ScratchFolder
 
 NAME = "control.sock"
 REQUEST_BYTES_MAX = 1 << 16
-CALLER_S = 5.0  # a connection without a request is closed after so long
+CALLER_S = 5.0  # after which a connection without a request is closed
 ERROR_CHARACTERS_MAX = 1000  # of a sentence from the testbed
 ANSWER_S = 60.0  # a restart waits for the end of the old process
 

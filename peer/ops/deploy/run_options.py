@@ -32,7 +32,7 @@ def words_of(text: str, known: Collection[str], given: Collection[str]) -> tuple
         if name.startswith("--") and name not in known:
             raise UsageError(f"--options: expected an option of peer run, got {name}. See peer run --help.")
         if name in given:
-            raise UsageError(f"--options: found {name}, which peer deploy sets for each peer; remove it")
+            raise UsageError(f"--options: peer deploy sets {name} for each peer. Remove it.")
         if "\n" in word:
             raise UsageError(f"--options: expected words on one line, got a line break in {word!r}")
     return words

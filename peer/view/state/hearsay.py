@@ -1,4 +1,4 @@
-"""How peers ended that give no answer and whose files are elsewhere: from what they, and their neighbors, said before."""
+"""How silent peers without files here ended: from earlier answers of these peers and of their neighbors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from peer.view.state.records import JsonRecord
 
 
 class Hearsay:
-    """What was heard in all rounds of questions so far; a peer that answers again has not ended."""
+    """All answers so far; a peer that answers again has not ended."""
 
     def __init__(self) -> None:
         self._endings: dict[int, JsonRecord] = {}

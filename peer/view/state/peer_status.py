@@ -29,7 +29,7 @@ class PeerStatus(BaseModel):
         routes: how each neighbor is called: direct, proxy, tunnel or relay.
         outcome: how the run of this peer ended: completed, left, refused, alone, diverged or failed; None while it goes on.
         exit_code: of the process, with `outcome`.
-        true_cluster: where the peer tells it.
+        true_cluster: if the peer sends it.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
@@ -71,7 +71,7 @@ def read_status(value: Any, peer_id: int | None = None) -> PeerStatus:
         peer_id: of the peer that was asked; None: any.
 
     Raises:
-        RemoteProtocolError: MALFORMED; the sentence names the first wrong key, what was found and what is allowed.
+        RemoteProtocolError: MALFORMED; the sentence names the first wrong key, what is expected and the actual value.
     """
     try:
         status = PeerStatus.model_validate(value)

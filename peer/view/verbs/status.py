@@ -41,7 +41,7 @@ def status(
     """Show each peer's phase, round and metric, what it waits for, its live neighbors, and the time since its last change.
 
     A peer that has finished is shown from its state directory, if that is in the testbed's directory or beside the graph file,
-    else as its neighbors tell it.
+    else as its neighbors report it.
     Exit code 40 if a peer neither answers nor has finished.
 
     Example: peer status graph.json --watch
@@ -113,7 +113,7 @@ def _watch(again: Callable[[], View], heard: Hearsay, view: View) -> View:
 
 
 def _warn(view: View, told: set[str]) -> None:
-    """Say on stderr, once, what of the files of peers could not be read."""
+    """Print on stderr, once, what of the files of peers could not be read."""
     for problem in view.log.problems:
         if problem not in told:
             told.add(problem)

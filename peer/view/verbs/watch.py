@@ -77,7 +77,7 @@ def watch(
     given = [option for option, value in (("--out", out), ("--certs", certs), ("--proxy", proxy or None)) if value]
     if not asked and given:
         option = given[0]
-        raise UsageError(f"{option}: found an option that has an effect only with a graph file; remove {option}")
+        raise UsageError(f"{option}: has an effect only with a graph file. Remove {option}.")
     directory = (out or where.parent / "watched") if asked else where
     with ExitStack() as stack:
         going_on = None

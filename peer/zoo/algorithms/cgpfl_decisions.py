@@ -40,7 +40,7 @@ class CgpflOptions(LocalRoundsOptions):
     clusters: Literal["auto"] | None = Field(
         None, description="auto: the network chooses K in round 0 (CGPFL-Heur); default: K is run.clusters"
     )
-    clusters_max: int = Field(8, ge=1, description="auto: the largest K; so many centers are held")
+    clusters_max: int = Field(8, ge=1, description="auto: the largest K; a peer holds this many centers")
     mu_scale: float = Field(1.0, ge=0, description="auto: weight of the cost of k-means against the number of clusters")
     align_every: int = Field(10, ge=0, description="rounds between alignments of labels after round 0; 0: none")
     sketch_size: int = Field(256, ge=1, le=4096, description="numbers in the sketch of a center, to align labels")
@@ -182,10 +182,10 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
         """Return what is wrong with a label and a number of clusters."""
         scalars = header.scalars
         if header.round_index == 0:
-            return f"label and K {scalars} in round 0; allowed are none" if scalars else ""
+            return f"label and K: expected none in round 0, got {scalars}" if scalars else ""
         counts = range(1, self.clusters + 1) if self.auto else range(self.clusters, self.clusters + 1)
         if len(scalars) != 2 or scalars[1] not in counts or scalars[0] not in range(int(scalars[1])):
-            return f"label and K {scalars}; allowed are a label from 0 to K - 1, and K from {counts[0]} to {counts[-1]}"
+            return f"expected a label from 0 to K - 1, and K from {counts[0]} to {counts[-1]}, got {scalars}"
         return ""
 
     def targets(self, state: CgpflState, header: ModelHeader) -> tuple[Target, ...] | None:
@@ -228,11 +228,12 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
             return Refusal(RefusalCode.MALFORMED, problem) if problem else None
         known = numbers[0] in self.graph and len(numbers) > 2 and numbers[1] in range(len(self.graph.nodes))
         if not known:
-            return Refusal(RefusalCode.MALFORMED, f"anchor and hops {numbers[:2]} are not of this graph")
+            return Refusal(RefusalCode.MALFORMED, f"anchor and hops: expected those of this graph, got {numbers[:2]}")
         counts = range(1, self.clusters + 1) if self.auto else range(self.clusters, self.clusters + 1)
         if numbers[2] not in counts or len(numbers) != 3 + int(numbers[2]) * self.options.sketch_size:
-            found = f"K {numbers[2]:g} with {len(numbers) - 3} numbers of sketches"
-            return Refusal(RefusalCode.WRONG_SIZE, f"{found}; allowed are {self.options.sketch_size} for each cluster")
+            expected = f"K from {counts[0]} to {counts[-1]} with {self.options.sketch_size} numbers for each cluster"
+            got = f"K {numbers[2]:g} with {len(numbers) - 3} numbers"
+            return Refusal(RefusalCode.WRONG_SIZE, f"sketches: expected {expected}, got {got}")
         return None
 
 

@@ -88,7 +88,7 @@ def test_a_slow_relay_is_no_slow_neighbor() -> None:
         ),
         (
             relayed(5_000_000, connections=1),
-            ["relay.connections is 1; 1 relayed edge with two directions cannot do with less than 2"],
+            ["relay.connections: expected 2 or more, two for each of 1 relayed edge, got 1"],
         ),
     ],
 )

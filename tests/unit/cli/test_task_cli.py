@@ -201,7 +201,7 @@ def test_evaluate_refuses_wrong_models_and_parts(trained):
     path, *_ = trained
     with pytest.raises(StorageError, match="another task"):
         peer("evaluate", path, "--set", "run.model_options.hidden=7")
-    with pytest.raises(StorageError, match="found an unknown tensor 'more'"):
+    with pytest.raises(StorageError, match="expected only tensors of this task's model, got 'more'"):
         _vector_with_one_more_tensor(path)
     with pytest.raises(UsageError, match="--part"):
         peer("evaluate", path, "--part", "all")

@@ -253,7 +253,7 @@ def test_an_incomplete_result_is_run_again(small, tmp_path):
     job.place(tmp_path).parent.mkdir(parents=True)
     job.place(tmp_path).write_text(json.dumps({"digest": job.digest()})[:-4])
     assert not done_already(job, tmp_path)
-    with pytest.raises(UsageError, match="no results found"):
+    with pytest.raises(UsageError, match="expected results, got none"):
         tables_of(tmp_path)
 
 

@@ -96,7 +96,7 @@ def test_a_run_directory_can_be_read_again(graph, tmp_path):
 def test_an_unfinished_peer_has_no_personalized_model(graph, tmp_path):
     run = peer.simulate(graph, out=tmp_path, progress=False)
     (tmp_path / "peer-1" / "models" / "personalized.safetensors").unlink()
-    with pytest.raises(StorageError, match="a peer writes it when it has completed the run"):
+    with pytest.raises(StorageError, match="which a peer writes when it has completed the run"):
         run.personalized(1)
 
 

@@ -69,7 +69,7 @@ def test_models_in_mixed_precision_are_trained_one_by_one() -> None:
 def test_an_apple_gpu_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="sees no Apple GPU; use --device cpu or auto"):
+    with pytest.raises(ConfigError, match=r"sees no Apple GPU\. Use --device cpu or auto"):
         device_named("mps")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert (device_named("mps"), device_named("auto")) == ("mps", "cpu")
@@ -83,5 +83,5 @@ def test_a_device_without_bfloat16_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda major, minor: False)
     for device in ("cuda", "cuda:1", "mps"):
-        with pytest.raises(ConfigError, match=f"the device {device} has no bfloat16 arithmetic; leave --amp out"):
+        with pytest.raises(ConfigError, match=f"the device {device} has no bfloat16 arithmetic. Leave --amp out"):
             check_amp("bf16", device)

@@ -63,9 +63,9 @@ def test_systemd(deploy):
     ("options", "words"),
     [
         ("--discard-sate", "expected an option of peer run, got --discard-sate"),
-        ("--certs x", "found --certs, which peer deploy sets"),
-        ("--id 3", "found --id, which peer deploy sets for each peer; remove it"),
-        ("--state-dir=/x", "found --state-dir, which peer deploy sets"),
+        ("--certs x", "peer deploy sets --certs"),
+        ("--id 3", "peer deploy sets --id for each peer. Remove it"),
+        ("--state-dir=/x", "peer deploy sets --state-dir"),
         ("--log 'debug", "No closing quotation"),
         ("--when 'a\nb'", "line break|without blanks"),
     ],
@@ -79,5 +79,5 @@ def test_what_a_peer_would_not_take_is_refused(deploy, tmp_path, target, options
 def test_words_that_systemd_would_split_are_refused(deploy):
     with pytest.raises(UsageError, match="expected words without blanks, quotes and backslashes on devices"):
         deploy("systemd", "--when '22:00-06:00 Europe/Berlin'")
-    with pytest.raises(UsageError, match="found --listen, which peer deploy sets"):
+    with pytest.raises(UsageError, match="peer deploy sets --listen"):
         deploy("compose", "--listen 0.0.0.0:1")

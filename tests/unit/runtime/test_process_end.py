@@ -13,7 +13,7 @@ from peer.runtime.process import logged
     ("error", "code", "said"),
     [
         (TaskError("model: found x"), 12, "model: found x"),
-        (ValueError("tuple index"), 70, "found ValueError in this program: tuple index; this is a bug"),
+        (ValueError("tuple index"), 70, "ValueError in this program: tuple index. This is a bug"),
         (RuntimeError(), 70, "found RuntimeError in this program"),
         (
             ModuleNotFoundError("No", name="scipy.stats"),

@@ -180,18 +180,18 @@ def test_an_installed_entry_point_is_loaded_and_its_saved_model_predicts(mine, m
     [
         (("(30, 3)", "(30, 5)"), "for samples of shape"),
         (("(x[:, 0] > 0).astype(int)", "np.arange(30)"), "expected 0..1"),
-        (("classes = 2", "classes = 3"), "found 2 outputs; the task has 3 classes"),
+        (("classes = 2", "classes = 3"), "expected 3 outputs, one for each class of the task, got 2"),
         (("nn.Linear(3, self.width)", "nn.Linear(3, self.width).double()"), "float64"),
-        (("x = np.random", "x = np.load('nowhere.npy'); x = np.random"), r"load_shard\(0\): found FileNotFoundError"),
+        (("x = np.random", "x = np.load('nowhere.npy'); x = np.random"), r"load_shard\(0\): FileNotFoundError"),
         (("normal(size=(30, 3))", "normal(size=(30, 3)) * 1e30"), "expected finite numbers"),
-        (("return nn.Seq", "raise KeyError('x') ; return nn.Seq"), r"make_model\(\): found KeyError: 'x'"),
+        (("return nn.Seq", "raise KeyError('x') ; return nn.Seq"), r"make_model\(\): KeyError: 'x'"),
         (("return nn.Seq", "return None and nn.Seq"), r"make_model\(\): expected a Module, got None"),
-        (("nn.Linear(3, self.width)", "nn.LazyLinear(4)"), "make_model: found 0.weight without a shape"),
+        (("nn.Linear(3, self.width)", "nn.LazyLinear(4)"), "make_model: expected a shape of 0.weight, got none"),
         (("return Shard(", "return None and Shard("), r"load_shard\(0\): expected a Shard, got None"),
         (("return Shard(", "return dict("), r"load_shard\(0\): expected .*, got a dict"),
-        (("return Shard(", "assert x is None\n        return Shard("), r"load_shard\(0\): found AssertionError"),
+        (("return Shard(", "assert x is None\n        return Shard("), r"load_shard\(0\): AssertionError"),
         (more("loss(self, outputs, targets)", "{}['w']"), r"loss\(float32 \[2, 2\], .*KeyError: 'w'"),
-        (more("loss(self, outputs, targets)", "outputs.detach().sum(1)"), "training: found RuntimeError: element 0"),
+        (more("loss(self, outputs, targets)", "outputs.detach().sum(1)"), "training: RuntimeError: element 0"),
         (more("metric(self, outputs, targets)", "1 / 0"), r"metric\(.*: found ZeroDivisionError"),
         (more("make_optimizer(self, parameters, rate)", "1 / 0"), r"make_optimizer\(.*: found ZeroDivisionError"),
         (more("make_optimizer(self, parameters, rate)", "'sgd'"), "make_optimizer: expected .*, got a str"),
@@ -228,7 +228,7 @@ def test_the_check_refuses_unseeded_initial_values(tmp_path):
             """
         )
     )
-    with pytest.raises(TaskError, match="found other values for the same seed"):
+    with pytest.raises(TaskError, match="expected the same values for the same seed"):
         check_task(load_task(Manifest(task=f"{path}:Unseeded"), 4))
 
 

@@ -100,7 +100,7 @@ def test_another_order_of_columns_is_refused_and_an_option_takes_them_by_name(tm
 
 
 def test_a_name_of_two_columns_is_refused(tmp_path):
-    with pytest.raises(TaskError, match="found 2 columns named 'a'; rename them"):
+    with pytest.raises(TaskError, match=r"expected one column named 'a', got 2\. Rename them"):
         loaded(table(tmp_path / "a.csv", "a,a,y\n" + "1,2,u\n3,5,v\n" * 6))
 
 

@@ -86,7 +86,7 @@ def test_nothing_found_is_an_error_that_says_where_it_looked(tmp_path):
     with pytest.raises(UsageError, match=looked):
         build_report(tmp_path)
     write_graph(tmp_path)
-    with pytest.raises(UsageError, match=f"found graph.json and no state directory of its 4 peers .{looked}"):
+    with pytest.raises(UsageError, match=f"expected a state directory of one of the 4 peers in graph.json .{looked}"):
         build_report(tmp_path)
     import typer
 

@@ -212,7 +212,7 @@ def test_tabular_reads_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "words"),
     [
-        ("a,b\n1,x\n2,\n", {"target": "a"}, "line 3, b: found '', a missing value"),
+        ("a,b\n1,x\n2,\n", {"target": "a"}, "line 3, b: expected a value, got ''"),
         ("a,b\n1,2\nnan,2\n", {}, "line 3, a: found 'nan'"),
         ("a,b\n1,2,3\n", {}, "line 2: expected 2 cells.*, got 3"),
         ("a,b\n", {}, "rows of data"),
@@ -249,7 +249,7 @@ def test_wrong_image_folders_are_task_errors(tmp_path):
         ("mnist", {"normalize": 1.5}, "normalize"),
         ("mnist", {"second": "svhn"}, "second"),
         ("mnist", {}, "peer data show --set run.task=mnist --set data_root=.* --set download=true"),
-        ("femnist", {}, "found no JSON files"),
+        ("femnist", {}, "expected JSON files in .*, got none"),
         ("femnist", {"writers": 0}, "writers"),
         ("linear", {"clusters": 0}, "clusters"),
         ("image-folder", {"size": 1}, "size"),
@@ -349,7 +349,7 @@ FMNIST = {"task": "fmnist", "kind": "classification", "classes": "10"}
         ("fmnist", {}, (1, 20, 20), FMNIST, r"samples of shape \[1, 20, 20\] instead of \[1, 28, 28\]"),
         ("fmnist", {}, (1, 28, 28), FMNIST | {"classes": "12"}, "classes 12 instead of 10"),
         ("fmnist", {}, (1, 28, 28), FMNIST | {"task": "mnist"}, "task mnist instead of fmnist"),
-        ("fmnist", {}, (1, 28, 28), {"kind": "regression"}, "kind regression instead of classification"),
+        ("fmnist", {}, (1, 28, 28), {"kind": "regression"}, "expected kind classification, got regression"),
         ("fmnist", {"second": "cifar10"}, (1, 28, 28), {"classes": "10"}, r"instead of \[3, 32, 32\]"),
         ("emnist", {"split": "letters"}, (1, 28, 28), {"classes": "47"}, "classes 47 instead of 26"),
         ("linear", {"features": 4}, (10,), {"kind": "regression"}, r"\[10\] instead of \[4\]"),
@@ -444,7 +444,7 @@ def test_a_wrong_column_or_too_few_values_are_task_errors(hospitals, manifest, p
 
 def test_an_empty_cell_in_the_column_is_a_task_error(hospitals):
     hospitals.write_text(hospitals.read_text() + "1,,1,1\n")
-    with pytest.raises(TaskError, match=r"patients\.csv line 102, hospital: found '', a missing value"):
+    with pytest.raises(TaskError, match=r"patients\.csv line 102, hospital: expected a value, got ''"):
         load_task(by_hospital(), 3, data_root=hospitals)
 
 

@@ -29,9 +29,8 @@ from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms.dfedavg import DFedAvg
 from peer.algorithms.workspace import Workspace
-from peer.core.averaging import Vector, norm_squared
+from peer.core.averaging import Vector, check_norm, clip, norm_squared
 from peer.core.model_store import ModelStore
-from peer.core.screening import check_norm, clip
 from peer.lab.comparison import half_width
 from peer.tasks.loading import load_task
 

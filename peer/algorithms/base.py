@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from operator import attrgetter
 from typing import ClassVar, Generic, cast
 
@@ -229,7 +230,11 @@ class Algorithm(Generic[OptionsT, StateT]):
 
     def metropolis(self, neighbor: int) -> float:
         """Return w_im, with degrees from the graph file."""
-        return self.graph.metropolis(self.peer_id, neighbor)
+        return self._metropolis[neighbor]
+
+    @cached_property
+    def _metropolis(self) -> dict[int, float]:
+        return {n: self.graph.metropolis(self.peer_id, n) for n in self.graph.neighbors(self.peer_id)}
 
     def mixing_weight(self, neighbor: int) -> float:
         """Return an arrival's weight: 1 if uniform (the own model weighs 1 too), else its Metropolis weight."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from peer.core.messages import ModelHeader, Select
-from peer.core.neighbor import Neighbor
-from peer.core.outbox import RoundStep
-from peer.core.pace import ClosedStep, Numbers, note_delivery, reachable_and_near
+from peer.core.neighbor import Neighbor, RoundStep
+from peer.core.pace import ClosedStep, Numbers
 from peer.core.state import State
 
 
@@ -27,7 +26,7 @@ class Async:
 
     def counted_on(self) -> Iterator[int]:
         """Yield the neighbors that are here; no step waits for them."""
-        return reachable_and_near(self._state)
+        return self._state.reachable_and_near()
 
     def missing_selections(self) -> list[int]:
         """Wait for none."""
@@ -90,7 +89,7 @@ class Async:
 
     def close_step(self) -> ClosedStep:
         """Return the present neighbors; folds continue in the next step."""
-        present = note_delivery(self._state, list(self.counted_on()))
+        present = self._state.note_delivery(list(self.counted_on()))
         return ClosedStep(present, [], [], company=bool(self._state.live()))
 
     def close_round(self, now: float) -> None:

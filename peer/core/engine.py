@@ -36,7 +36,6 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.asynchronous import Async
 from peer.core.catch_up import CatchUp
-from peer.core.company import Company
 from peer.core.contacts import Contacts
 from peer.core.counters import RecordCounts
 from peer.core.ending import Ending
@@ -48,9 +47,8 @@ from peer.core.receiver import Receiver
 from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import EXCHANGE, OPEN, Stage, Trigger
-from peer.core.start import Start
 from peer.core.state import State
-from peer.core.waits import Waits
+from peer.core.waiting import Company, Start, Waits
 
 
 class Engine:

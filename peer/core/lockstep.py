@@ -6,14 +6,12 @@ at the round deadline. So the result of a round does not depend on timing.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from peer.core.messages import ModelHeader, Select
-from peer.core.neighbor import Neighbor
-from peer.core.outbox import RoundStep
-from peer.core.pace import ClosedStep, Numbers, is_near, note_delivery, reachable_and_near
-from peer.core.partition import Partition, RoundRate
-from peer.core.patience import FULL, Patience
+from peer.core.neighbor import Neighbor, RoundStep
+from peer.core.pace import ClosedStep, Numbers
 from peer.core.stages import Stage
 from peer.core.state import State
 
@@ -37,19 +35,19 @@ class Lockstep:
     # ---- neighbors ------------------------------------------------------------------------------------------------------
 
     def counted_on(self) -> Iterator[int]:
-        """Also one that left before the end, for the suspicion time: a restart costs no more than after a kill.
+        """Include a neighbor that left before the end, for the suspicion time: a restart costs no more than after a kill.
 
-        Not those that made rounds wait in vain.
+        Exclude neighbors that made rounds wait in vain.
         """
         if self._state.plan.steps:
             for n, neighbor in self._state.neighbors.items():
                 here = neighbor.is_reachable or neighbor.returns_until is not None
-                if here and is_near(self._state, neighbor) and self._patience.waits_for(neighbor):
+                if here and self._state.is_near(neighbor) and self._patience.waits_for(neighbor):
                     yield n
 
     def _connected(self) -> Iterator[int]:
         """Yield the neighbors of `counted_on` that messages reach now."""
-        for n in reachable_and_near(self._state):
+        for n in self._state.reachable_and_near():
             if self._patience.waits_for(self._state.neighbors[n]):
                 yield n
 
@@ -127,7 +125,7 @@ class Lockstep:
         neighbors = state.neighbors
         company = any(state.has_delivered(n) or neighbor.announced(current) for n, neighbor in neighbors.items())
         counted_on = list(self.counted_on())
-        present = note_delivery(state, counted_on)
+        present = state.note_delivery(counted_on)
         self._patience.step_closes(counted_on)
         delivered = {n for n in counted_on if not neighbors[n].is_straggler}
         missing = sorted(set(state.plan.senders) - delivered) if state.plan.steps else []
@@ -136,7 +134,7 @@ class Lockstep:
         return ClosedStep(present, missing, unused, company)
 
     def close_round(self, now: float) -> None:
-        """Measure the round rate, except in rounds alone, or that a lost neighbor, a partition or the deadline made long."""
+        """Measure the round rate, except in rounds alone and in those that a lost neighbor, a partition or the deadline made long."""
         state = self._state
         if self.partition.goes_on():
             return
@@ -155,3 +153,170 @@ class Lockstep:
         if (until := self.partition.until()) > now:
             times.append(until)
         return times
+
+
+FORGIVEN = 1 / 4  # of a miss, for each step in which the neighbor did its part
+FULL = 2.0  # misses below which a neighbor is waited for until the deadline
+SKIPPED_MAX = 16  # rounds in a row in which a neighbor is not waited for
+STALLS_MAX = 2  # transfers in a step that stopped or were too slow
+USUAL_ROUNDS = 4.0  # how long a neighbor with `FULL` misses is waited for; a suspicion time at least
+
+
+class Patience:
+    """How long lockstep waits for a live neighbor that does not do its part: it delivers nothing, or takes nothing.
+
+    The first round waits until its deadline, as for any slow neighbor. If a neighbor makes another round wait in vain, the next
+    rounds do not wait for it, a growing number of them, and then one waits for the time of a few usual rounds. Each round in
+    which it does its part counts in its favor, and what it delivers in time is always folded. After two stopped transfers in a
+    step, that step no longer waits for the neighbor.
+
+    Args:
+        state: the shared state.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def waits_for(self, neighbor: Neighbor) -> bool:
+        """Return whether the present step counts on a neighbor; always on one that did its part, or whose model is complete."""
+        if self._state.round.index >= neighbor.waited_from or self.did_its_part(neighbor):
+            return True
+        return self._state.arrivals.is_complete_from(neighbor.id, self._state.round.current)
+
+    def did_its_part(self, neighbor: Neighbor) -> bool:
+        """Return whether a neighbor has delivered, and has taken what is offered to it."""
+        return self._state.has_delivered(neighbor.id) and not self._state.owes(neighbor.id)
+
+    def look(self, neighbors: list[int], usual_s: float, now: float) -> None:
+        """Give up on neighbors that the step has waited for long enough."""
+        until = self.until(usual_s)
+        for neighbor in (self._state.neighbors[n] for n in neighbors):
+            tired = neighbor.stalls >= STALLS_MAX or (neighbor.misses >= FULL and now >= until)
+            if tired and not self.did_its_part(neighbor):
+                self._give_up(neighbor)
+
+    def until(self, usual_s: float) -> float:
+        """Return until when the present step waits for a neighbor that has missed before."""
+        if usual_s <= 0:
+            return self._state.deadline
+        least_s = self._state.manifest.timeouts.suspicion_s
+        return min(self._state.deadline, self._state.round.exchange_began_at + max(least_s, USUAL_ROUNDS * usual_s))
+
+    def step_closes(self, neighbors: list[int]) -> None:
+        """Note what the neighbors that the step counted on have done."""
+        for neighbor in (self._state.neighbors[n] for n in neighbors):
+            neighbor.stalls = 0
+            if self.did_its_part(neighbor):
+                neighbor.misses = max(0.0, neighbor.misses - FORGIVEN)
+            elif not self._state.leaving:
+                self._give_up(neighbor)
+
+    def _give_up(self, neighbor: Neighbor) -> None:
+        neighbor.misses, neighbor.stalls = neighbor.misses + 1, 0
+        skipped = min(SKIPPED_MAX, 2 ** int(neighbor.misses - FULL)) if neighbor.misses >= FULL else 0
+        neighbor.waited_from = self._state.round.index + 1 + skipped
+        self._state.round.lost_neighbor = True
+
+
+class RoundRate:
+    """The durations of recent rounds, seconds, except the first of an incarnation, which is slow.
+
+    Args:
+        window: how many rounds count.
+        durations: those of earlier incarnations; changed from now on.
+
+    Attributes:
+        first_s: the duration of the first round, 0 before it.
+    """
+
+    def __init__(self, window: int, durations: deque[float] | None = None) -> None:
+        self._warm = False
+        self.first_s = 0.0
+        self._durations: deque[float] = deque(maxlen=window) if durations is None else durations
+
+    def add(self, seconds: float) -> None:
+        """Add a round that closed with most neighbors present."""
+        if self._warm:
+            self._durations.append(seconds)
+        else:
+            self._warm, self.first_s = True, seconds
+
+    def duration_min_s(self) -> float:
+        """Return the least duration of a round apart from the others: the upper quartile, 0 before the first round.
+
+        It errs on the long side: a peer that returns behind the others skips rounds itself, one ahead makes them all skip. A
+        single outlier, or two of eight, do not raise the estimate: a neighbor may have waited for a neighbor of its own.
+        """
+        durations = sorted(self._durations)
+        return durations[3 * (len(durations) - 1) // 4] if durations else 0.0
+
+
+class Partition:
+    """Whether a peer is likely partitioned from its neighbors, and how long its rounds last then.
+
+    Otherwise rounds without neighbors are short: a peer that is partitioned for ten seconds could be fifty rounds ahead at their
+    return, and all others would skip those rounds to catch up. So a peer on the small side keeps its rate.
+
+    Args:
+        state: the shared state.
+        rate: of this peer's rounds.
+
+    Attributes:
+        holds_rate: rounds are drawn out; logged when it begins.
+    """
+
+    def __init__(self, state: State, rate: RoundRate) -> None:
+        self._state = state
+        self._rate = rate
+        self.holds_rate = False
+
+    def keeps_rate(self, now: float) -> bool:
+        """Return whether the round must last longer because this peer is partitioned from its neighbors."""
+        state = self._state
+        due = state.round.began_at + self._round_s()
+        if state.plan.steps == 0 or state.round.step + 1 < state.plan.steps or now >= due or not self.is_likely():
+            return False
+        if not self.holds_rate:
+            self.holds_rate = True
+            seconds = self._round_s()
+            state.log(
+                "info",
+                f"partitioned from half of the neighbors or more; keeping the previous round rate, {seconds:.1f} s",
+            )
+        return True
+
+    def goes_on(self) -> bool:
+        """Return whether the partition continues after the round that closes."""
+        likely = self.is_likely()
+        self.holds_rate &= likely
+        return likely
+
+    def until(self) -> float:
+        """Return when a round that is drawn out has lasted long enough; 0 if none is."""
+        return self._state.round.began_at + self._round_s() if self.holds_rate else 0.0
+
+    def _round_s(self) -> float:
+        """Return the least duration of a round: the usual one, or that of the first round if no other is known."""
+        first_s = min(self._rate.first_s, self._state.manifest.timeouts.suspicion_s)
+        return self._rate.duration_min_s() or first_s
+
+    def is_likely(self) -> bool:
+        """Return whether this is likely the small side of a partition: half of the neighbors are absent, and one was lost.
+
+        Those that were never met are absent too, but nothing changes at the start of a run: it has no rate yet.
+        """
+        absent = [neighbor for neighbor in self._state.neighbors.values() if self._is_absent(neighbor)]
+        lost = any(neighbor.liveness.is_live or neighbor.was_lost for neighbor in absent)
+        return lost and 2 * len(absent) >= len(self._state.neighbors)
+
+    def _is_absent(self, neighbor: Neighbor) -> bool:
+        """Return whether a neighbor is missed: it is dead, has left, was never met, or is far behind.
+
+        A neighbor that has finished, or is ahead of us, is not missed.
+        """
+        if self._state.has_finished(neighbor):
+            return False
+        if neighbor.liveness.is_live:
+            behind = self._state.round.index - neighbor.round_index
+            return behind > self._state.constants.wait_rounds_behind and not neighbor.is_straggler
+        return True

@@ -1,6 +1,6 @@
 """The messages between peers as plain values. `peer.wire` converts them to and from protobuf; the engine sees only these.
 
-Every field that a neighbor sends is a claim. The engine and `peer.core.screening` check it before anything changes. Pure.
+Every field that a neighbor sends is a claim. The engine and `peer.core.averaging` check it before anything changes. Pure.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
-from peer.core.averaging import Vector, accumulate, fold
-from peer.core.screening import trimmed_mean
+from peer.core.averaging import Vector, accumulate, fold, trimmed_mean
 
 SPARE_BUFFERS_MAX = 4
 

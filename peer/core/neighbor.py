@@ -1,13 +1,17 @@
-"""All that a peer knows about one neighbor, in one record: incarnation, liveness, progress, outbox. Pure."""
+"""All that a peer knows about one neighbor, and what is still to be sent to it. Pure."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
+from coordinator_free_bootstrap.seeds import uniform
+from peer.core.backoff import backoff_s
 from peer.core.liveness import LIVE, Liveness
-from peer.core.messages import ModelHeader, Pass, Phase, Select
-from peer.core.outbox import Outbox, RoundStep
+from peer.core.messages import Control, ModelHeader, Pass, Phase, Select
 
+RoundStep = tuple[int, int]  # (round, step)
+Message = Control | ModelHeader
 SELECTIONS_MAX = 64  # kept of one neighbor; a faster one (async pace) may send more
 
 
@@ -35,7 +39,9 @@ class Neighbor:
     is_straggler: bool = False
     returns_until: float | None = None
     stalls: int = 0  # transfers of its models in the present step that stopped or were too slow
-    misses: float = 0.0  # rounds that waited for it in vain, less what it made good (`peer.core.patience`)
+    misses: float = (
+        0.0  # rounds that waited for it in vain, minus a credit for rounds that it completed (`peer.core.lockstep`)
+    )
     waited_from: int = 0  # the first round that waits for it again
     unreachable: bool = False  # heard, but it has not answered since
     refusal: str = ""  # why one of us refused the other's last hello for good; "" if none did
@@ -128,3 +134,111 @@ class Neighbor:
     def last_selection(self) -> Select | None:
         """Return the selection of the highest round."""
         return self.selections[max(self.selections)] if self.selections else None
+
+
+class Outbox:
+    """The messages still to be sent to one neighbor: one in flight, in order, retried until answered or obsolete.
+
+    Messages of the last two rounds are kept after they were answered: a neighbor that died after our delivery and restarted in
+    the same round gets them again. Delivery is at least once; the receiver folds exactly once.
+
+    Args:
+        peer_id: this peer; with ``neighbor`` it seeds the jitter of retries.
+        neighbor: the receiver.
+    """
+
+    def __init__(self, peer_id: int, neighbor: int) -> None:
+        self.in_flight: Message | None = None
+        self._seed = (peer_id, neighbor)
+        self._queue: deque[Message] = deque()
+        self._kept: list[Message] = []  # of the last two rounds, answered or not
+        self._oldest_round = 0  # snapshots of earlier rounds are freed
+        self._failures = 0
+        self._retry_at = 0.0
+        self._checked_at = 0.0  # when the message in flight was sent, or last checked for a stall
+        self._stalls = 0  # how often the message in flight was given up after a silence
+
+    def post(self, message: Message) -> None:
+        """Queue a message, and keep it in case the neighbor restarts."""
+        self._queue.append(message)
+        self._kept.append(message)
+
+    def supersede(self, before_round: int) -> None:
+        """Async pace: drop what is still unsent of earlier rounds; a newer model replaces an older one."""
+        self._queue = deque(m for m in self._queue if m.round_index >= before_round)
+
+    def drop_before(self, round_index: int) -> None:
+        """Drop everything of rounds whose snapshots are freed."""
+        self._oldest_round = round_index
+        self._queue = deque(m for m in self._queue if m.round_index >= round_index)
+        self._kept = [m for m in self._kept if m.round_index >= round_index]
+
+    def repost(self, from_round: int) -> None:
+        """Queue again everything kept from a round on, for a neighbor's new incarnation."""
+        self._queue = deque(m for m in self._kept if not _is_past(m, from_round))
+        self._failures, self._retry_at = 0, 0.0
+
+    def clear(self) -> None:
+        """Send nothing more to a neighbor that has left; the kept messages wait for its return."""
+        self._queue.clear()
+
+    def next(self, now: float, from_round: int) -> Message | None:
+        """Return the next message to send and mark it as in flight; None if there is none or it must wait.
+
+        ``from_round``: the neighbor's own round. It has closed earlier ones, so their messages are dropped, except the selection
+        of the round before, which it still answers with the models that it has kept.
+        """
+        if self.in_flight is not None or now < self._retry_at:
+            return None
+        while self._queue and _is_past(self._queue[0], from_round):
+            self._queue.popleft()
+        self.in_flight = self._queue.popleft() if self._queue else None
+        self._checked_at = now
+        return self.in_flight
+
+    def is_overdue(self, now: float, patience_s: float) -> bool:
+        """Return whether the model in flight is unanswered for ``patience_s``, doubled after each stall; once in this time."""
+        if not isinstance(self.in_flight, ModelHeader) or now < self._checked_at + patience_s * 2**self._stalls:
+            return False
+        self._checked_at = now
+        return True
+
+    def stalled(self, now: float) -> None:
+        """Put the message in flight back to the front; the time until the next such step doubles."""
+        self._stalls += 1
+        self.failed(now)
+
+    def answered(self) -> Message | None:
+        """Take the message in flight as answered and return it."""
+        message, self.in_flight, self._failures, self._retry_at, self._stalls = self.in_flight, None, 0, 0.0, 0
+        return message
+
+    def failed(self, now: float) -> None:
+        """Put the message in flight back to the front; it is sent again after a pause."""
+        if self.in_flight is not None and self.in_flight.round_index >= self._oldest_round:
+            self._queue.appendleft(self.in_flight)
+        self.in_flight = None
+        self._failures += 1
+        self._retry_at = now + backoff_s(self._failures, uniform(0, "retry", *self._seed, self._failures))
+
+    def retry_now(self) -> None:
+        """End the pause: the neighbor was just heard."""
+        self._retry_at = 0.0
+
+    def next_retry(self) -> float | None:
+        """Return when the next message may be sent, if it waits for that."""
+        return self._retry_at if self._queue and self.in_flight is None and self._retry_at > 0 else None
+
+    def owes(self, round_step: RoundStep, from_round: int) -> bool:
+        """Return whether a message of a step is still unanswered; ``from_round`` as in `next`: what is dropped is not owed."""
+        if self.in_flight is not None and (self.in_flight.round_index, self.in_flight.step) == round_step:
+            return True
+        return any((m.round_index, m.step) == round_step and not _is_past(m, from_round) for m in self._queue)
+
+    def pending(self) -> int:
+        """Return how many messages are queued or in flight."""
+        return len(self._queue) + (self.in_flight is not None)
+
+
+def _is_past(message: Message, from_round: int) -> bool:
+    return message.round_index < from_round - isinstance(message, Select)

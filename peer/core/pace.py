@@ -1,19 +1,17 @@
 """What the engine asks the pace of a run: whom a step counts on, which messages count in it, when it may close. Pure.
 
-Two paces answer, each by itself: `peer.core.lockstep` and `peer.core.asynchronous`. What both need is a function here.
+Two classes answer, independent of each other: `peer.core.lockstep` and `peer.core.asynchronous`. What both need is here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from peer.core.arrivals import Arrival
 from peer.core.messages import ModelHeader, Select
-from peer.core.neighbor import Neighbor
-from peer.core.outbox import RoundStep
-from peer.core.state import State
+from peer.core.neighbor import Neighbor, RoundStep
 
 Numbers = tuple[tuple[int, tuple[float, ...]], ...]  # neighbor, and the numbers of its pass
 
@@ -99,31 +97,10 @@ class Pace(Protocol):
         """Return whether the present step may close, its offers being out."""
 
     def close_step(self) -> ClosedStep:
-        """Note the end of the present step and say who took part."""
+        """Note the end of the present step and return who took part."""
 
     def close_round(self, now: float) -> None:
         """Note the end of a round."""
 
     def next_time(self, now: float) -> Sequence[float]:
         """Return the times at which the present step may close by itself."""
-
-
-def reachable_and_near(state: State) -> Iterator[int]:
-    """Yield the neighbors that messages reach and that are in about the same round, ascending; none without an exchange."""
-    if state.plan.steps:
-        for n, neighbor in state.neighbors.items():
-            if neighbor.is_reachable and is_near(state, neighbor):
-                yield n
-
-
-def is_near(state: State, neighbor: Neighbor) -> bool:
-    """Return whether a neighbor is at most one round ahead and not too far behind; a straggler may be one round behind."""
-    behind = state.round.index - neighbor.round_index
-    return -1 <= behind <= (1 if neighbor.is_straggler else state.constants.wait_rounds_behind)
-
-
-def note_delivery(state: State, neighbors: Iterable[int]) -> tuple[int, ...]:
-    """Note which neighbors have not delivered in the step that closes; return those that have, over an edge that is up."""
-    for n in neighbors:
-        state.neighbors[n].is_straggler = not state.has_delivered(n)
-    return tuple(n for n in neighbors if not state.neighbors[n].is_straggler and n in state.plan.up)

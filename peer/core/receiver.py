@@ -9,8 +9,7 @@ from dataclasses import replace
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
-from peer.core.arrivals import Arrival
-from peer.core.buffers import Buffers, fold_order
+from peer.core.arrivals import Arrival, Buffers, fold_order
 from peer.core.contacts import Contacts
 from peer.core.messages import Control, ModelHeader, Outcome, Select
 from peer.core.pace import Pace
@@ -25,7 +24,9 @@ class Receiver:
         self._state = state
         self._pace = pace
         self._contacts = contacts
-        self._buffers = Buffers(state)
+        self._buffers = Buffers(
+            state.arrivals, state.constants.concurrent_receives, state.manifest.timeouts, state.refuse
+        )
         self._answered = False
 
     # ---- what cannot be accepted; nothing changes ----------------------------------------------------------------------

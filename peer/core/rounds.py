@@ -1,4 +1,4 @@
-"""A round from its beginning to its end: assign, train, the exchange steps, close; and what comes between two rounds. Pure."""
+"""A round from its beginning to its end: assign, train, the exchange steps, close; and the transition to the next. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from coordinator_free_bootstrap.errors import LocalProtocolError
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.catch_up import CatchUp
-from peer.core.company import Company
 from peer.core.contacts import Contacts
 from peer.core.counters import RecordCounts
 from peer.core.liveness import NeighborState
@@ -19,6 +18,7 @@ from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import WORK, Stage, Trigger
 from peer.core.state import Round, State
+from peer.core.waiting import Company
 
 
 class RoundCycle:
@@ -58,7 +58,7 @@ class RoundCycle:
             self._catch_up.adopt(sources, now)
         else:
             self._catch_up.pull(now)
-            if self._catch_up.pulling and state.may(Trigger.PULL):  # there is no round of our own to go on with
+            if self._catch_up.pulling and state.may(Trigger.PULL):  # this peer has no round of its own to continue
                 state.take(Trigger.PULL)
             else:
                 self._begin(now)

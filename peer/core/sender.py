@@ -15,8 +15,7 @@ from peer.core import events as ev
 from peer.core.contacts import NOW, Contacts
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.messages import ModelHeader, Pass, Select
-from peer.core.neighbor import Neighbor
-from peer.core.outbox import RoundStep
+from peer.core.neighbor import Neighbor, RoundStep
 from peer.core.pace import Pace
 from peer.core.plan import RoundPlan
 from peer.core.state import State

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,13 +16,12 @@ from peer.core.counters import Totals
 from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import Liveness, NeighborState
 from peer.core.messages import Outcome, Select
-from peer.core.neighbor import Neighbor
-from peer.core.outbox import Outbox, RoundStep
+from peer.core.neighbor import Neighbor, Outbox, RoundStep
 from peer.core.plan import Planner
 from peer.core.stages import Stage, Trigger, may_take, next_stage
 
 NOT_BEGUN = float("-inf")
-ORDERED_SHARE = 0.75  # of the time until the round deadline: the rest is for what came and could not be folded in order
+ORDERED_SHARE = 0.75  # of the time until the round deadline: in the rest, models are folded out of order
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Round:
     exchange_began_at: float = 0.0
     agreed: dict[int, Select] | None = None  # the selections of the round by sender, once all are known
     decided: tuple[AlgorithmState, AlgorithmState] | None = None  # a state of the algorithm, and with what is agreed
-    lost_neighbor: bool = False  # one died or left in it, or is missing that was there in the round before
+    lost_neighbor: bool = False  # one died or left in it, or is missing since the round before
     company: bool = False  # a neighbor took part in it
     record: dict[str, Any] = field(default_factory=dict)
 
@@ -125,7 +125,7 @@ class State:
         }
 
     def write_checkpoint(self) -> None:
-        """Ask for a checkpoint of the present state, which stands between two rounds."""
+        """Ask for a checkpoint of the present state, which is between two rounds."""
         self.disk.writing = self.round.index
         self.emit(do.WriteCheckpoint(self.round.index, self.checkpoint()))
 
@@ -214,7 +214,7 @@ class State:
     # ---- the round --------------------------------------------------------------------------------------------------
 
     def enter_round(self, round_index: int) -> None:
-        """Make a round the present one; it begins when nothing else is to be done before."""
+        """Make a round the present one; it begins when nothing precedes it."""
         self.round.index, self.round.step = round_index, 0
         self.plan = self.planner.plan(round_index)
 
@@ -268,3 +268,23 @@ class State:
     def unmet(self) -> list[int]:
         """Return the neighbors that this peer has not met yet."""
         return [n for n, neighbor in self.neighbors.items() if neighbor.liveness.state is NeighborState.UNKNOWN]
+
+    # ---- who is near ----------------------------------------------------------------------------------------------------
+
+    def reachable_and_near(self) -> Iterator[int]:
+        """Yield the neighbors that messages reach and that are in about the same round, ascending; none without an exchange."""
+        if self.plan.steps:
+            for n, neighbor in self.neighbors.items():
+                if neighbor.is_reachable and self.is_near(neighbor):
+                    yield n
+
+    def is_near(self, neighbor: Neighbor) -> bool:
+        """Return whether a neighbor is at most one round ahead and not too far behind; a straggler may be one round behind."""
+        behind = self.round.index - neighbor.round_index
+        return -1 <= behind <= (1 if neighbor.is_straggler else self.constants.wait_rounds_behind)
+
+    def note_delivery(self, neighbors: Iterable[int]) -> tuple[int, ...]:
+        """Note which neighbors have not delivered in the step that closes; return those that have, over an edge that is up."""
+        for n in neighbors:
+            self.neighbors[n].is_straggler = not self.has_delivered(n)
+        return tuple(n for n in neighbors if not self.neighbors[n].is_straggler and n in self.plan.up)

@@ -2,6 +2,6 @@
 
 from peer.host.build import InitialModels, build_host
 from peer.host.host import PeerHost, Probe
-from peer.host.world import World, execute
+from peer.host.world import World
 
-__all__ = ["InitialModels", "PeerHost", "Probe", "World", "build_host", "execute"]
+__all__ = ["InitialModels", "PeerHost", "Probe", "World", "build_host"]

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from coordinator_free_bootstrap.errors import DivergedError
 from peer.algorithms.workspace import Workspace
-from peer.core.averaging import Vector, norm_squared
+from peer.core.averaging import Vector, check_norm, norm_squared
 from peer.core.decisions import AlgorithmState
 from peer.core.effects import Log, Work
 from peer.core.events import WorkDone
-from peer.core.screening import check_norm
 
 
 @dataclass

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
 from numpy.typing import NDArray
 
@@ -28,14 +28,14 @@ from peer.core.averaging import Vector
 from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import ModelFormat, Payload
 from peer.core.engine import Engine, make_hello
-from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, Select
+from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply, Select
 from peer.core.metric import Metric
 from peer.core.stages import Stage
 from peer.host.divergence import DivergenceGuard
 from peer.host.line_limits import CHANGES_PER_MINUTE_MAX, LineLimits
 from peer.host.receiving import Receiving
 from peer.host.sending import Sending
-from peer.host.world import World, execute
+from peer.host.world import World
 
 
 class Probe:
@@ -119,7 +119,7 @@ class PeerHost:
                 self.probe.before(event)
                 effects = self.engine.step(event, self.world.now())
                 self.probe.stepped(event, effects)
-                execute(effects, self, self.world)
+                self.execute(effects)
                 self._note_change()
                 self.probe.after(event, effects)
         finally:
@@ -129,6 +129,51 @@ class PeerHost:
         progress = (self.state.stage, self.state.round.index)
         if progress != self._progress:
             self._progress, self._changed_at = progress, self.world.now()
+
+    def execute(self, effects: Sequence[do.Effect]) -> None:  # noqa: PLR0912 - one case per effect
+        """Execute effects in order: what concerns models is the host's, what leaves the peer is the world's."""
+        world = self.world
+        for effect in effects:
+            match effect:
+                case do.SendHello(neighbor):
+                    world.send_hello(neighbor)
+                case do.SendHeartbeat(neighbor, heartbeat):
+                    world.send_heartbeat(neighbor, heartbeat)
+                case do.SendControl(neighbor, message):
+                    world.send_control(neighbor, message)
+                case do.SendModel(neighbor, header):
+                    world.push(neighbor, header)
+                case do.CancelSend(neighbor):
+                    world.cancel_send(neighbor)
+                case do.RetryIfStalled(neighbor, quiet_s):
+                    world.retry_if_stalled(neighbor, quiet_s)
+                case do.Pull(neighbor):
+                    world.pull(neighbor)
+                case do.ReadArrival(arrival):
+                    world.read_arrival(arrival)
+                case do.AnswerArrival():
+                    self.note_answer(effect)
+                    world.answer_arrival(effect.arrival, PushReply(effect.outcome, effect.refusal, effect.reason))
+                case do.FoldArrival():
+                    world.fold_arrival(effect)
+                case do.TakeSnapshot():
+                    world.take_snapshot(effect)
+                case do.DropSnapshots(before_round):
+                    self.drop_snapshots(before_round)
+                case do.Work():
+                    world.work(effect)
+                case do.WriteCheckpoint():
+                    world.write_checkpoint(self.checkpoint(effect))
+                case do.Record(kind, fields):
+                    self.record(kind, fields)
+                case do.Log():
+                    world.log(effect)
+                case do.SetTimer(at):
+                    world.set_timer(at)
+                case do.Stop(status):
+                    world.stop(status)
+                case _:
+                    assert_never(effect)
 
     # ---- handshakes -----------------------------------------------------------------------------------------------------
 
@@ -322,7 +367,7 @@ class PeerHost:
     def say_goodbye(self) -> None:
         """Tell the neighbors that this peer leaves, without closing its round."""
         self.closed = True
-        execute(self.engine.goodbye(self.world.now()), self, self.world)
+        self.execute(self.engine.goodbye(self.world.now()))
 
     def checkpoint(self, effect: do.WriteCheckpoint) -> Checkpoint:
         """Return what a checkpoint keeps, as of now."""

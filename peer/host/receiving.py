@@ -12,11 +12,10 @@ from peer.algorithms.workspace import FoldedArrival, Workspace
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.arrivals import Arrival
-from peer.core.averaging import Vector, norm_squared
+from peer.core.averaging import Vector, check_norm, clip, norm_squared
 from peer.core.deltas import DeltaReceiver
 from peer.core.encoding import DELTAS, ModelFormat, Payload, decode
 from peer.core.messages import ModelHeader
-from peer.core.screening import check_norm, clip
 
 
 class Receiving:

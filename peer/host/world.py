@@ -1,4 +1,4 @@
-"""What a host asks of its surroundings, and the one place where effects are executed.
+"""What a host asks of its surroundings.
 
 Three worlds implement `World`: asyncio and gRPC (`peer.runtime`), the virtual network of `peer experiment`, and the faulty
 virtual world of the fault simulation (`tests/simulation`).
@@ -6,29 +6,12 @@ virtual world of the fault simulation (`tests/simulation`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 
 from peer.core import effects as do
 from peer.core.arrivals import Arrival
 from peer.core.checkpoint import Checkpoint
 from peer.core.messages import Control, Heartbeat, ModelHeader, PushReply
-
-
-class Host(Protocol):
-    """What `execute` asks of a `PeerHost`."""
-
-    def note_answer(self, effect: do.AnswerArrival) -> None:
-        """Log and record an arrival that the engine refuses."""
-
-    def drop_snapshots(self, before_round: int) -> None:
-        """Free the snapshots of earlier rounds, and pulled models that were not adopted."""
-
-    def checkpoint(self, effect: do.WriteCheckpoint) -> Checkpoint:
-        """Return what a checkpoint keeps, as of now."""
-
-    def record(self, kind: str, fields: dict[str, Any]) -> None:
-        """Complete a line of the history and pass it to the world."""
 
 
 class World(Protocol):
@@ -90,48 +73,3 @@ class World(Protocol):
 
     def stop(self, status: str) -> None:
         """End the peer."""
-
-
-def execute(effects: Sequence[do.Effect], host: Host, world: World) -> None:  # noqa: PLR0912 - one case per effect
-    """Execute effects in order: what concerns models is the host's, what leaves the peer is the world's."""
-    for effect in effects:
-        match effect:
-            case do.SendHello(neighbor):
-                world.send_hello(neighbor)
-            case do.SendHeartbeat(neighbor, heartbeat):
-                world.send_heartbeat(neighbor, heartbeat)
-            case do.SendControl(neighbor, message):
-                world.send_control(neighbor, message)
-            case do.SendModel(neighbor, header):
-                world.push(neighbor, header)
-            case do.CancelSend(neighbor):
-                world.cancel_send(neighbor)
-            case do.RetryIfStalled(neighbor, quiet_s):
-                world.retry_if_stalled(neighbor, quiet_s)
-            case do.Pull(neighbor):
-                world.pull(neighbor)
-            case do.ReadArrival(arrival):
-                world.read_arrival(arrival)
-            case do.AnswerArrival():
-                host.note_answer(effect)
-                world.answer_arrival(effect.arrival, PushReply(effect.outcome, effect.refusal, effect.reason))
-            case do.FoldArrival():
-                world.fold_arrival(effect)
-            case do.TakeSnapshot():
-                world.take_snapshot(effect)
-            case do.DropSnapshots(before_round):
-                host.drop_snapshots(before_round)
-            case do.Work():
-                world.work(effect)
-            case do.WriteCheckpoint():
-                world.write_checkpoint(host.checkpoint(effect))
-            case do.Record(kind, fields):
-                host.record(kind, fields)
-            case do.Log():
-                world.log(effect)
-            case do.SetTimer(at):
-                world.set_timer(at)
-            case do.Stop(status):
-                world.stop(status)
-            case _:
-                assert_never(effect)

@@ -22,10 +22,9 @@ from coordinator_free_bootstrap import Relay
 from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError
 from peer.core.messages import Outcome
 from peer.wire import convert
-from peer.wire.access import REFUSAL_TRAILER
+from peer.wire.access import REFUSAL_TRAILER, REQUESTS_MAX
 from peer.wire.endpoint import SocketFolder, target_of
 from peer.wire.frames import chunk_frame, data_of
-from peer.wire.limits import REQUESTS_MAX
 from peer.wire.offering import Offering
 from peer.wire.options import channel_options
 from peer.wire.security import MutualTls, open_channel

@@ -24,10 +24,10 @@ from coordinator_free_bootstrap.errors import (
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, Select
 from peer.wire import access, convert, frames
+from peer.wire.access import CallerLimits
 from peer.wire.client import NeighborLink
 from peer.wire.frames import HEADER_BYTES_MAX, WHOLE_BYTES_MAX, whole_message
 from peer.wire.generated import peer_pb2, peer_pb2_grpc
-from peer.wire.limits import CallerLimits
 from peer.wire.server import PeerServer
 
 pytestmark = pytest.mark.process

@@ -20,9 +20,8 @@ from coordinator_free_bootstrap.manifest import Timeouts
 from peer.core.arrivals import Arrival
 from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, PushReply, Select
 from peer.wire import convert, frames
-from peer.wire.access import REFUSAL_TRAILER
+from peer.wire.access import REFUSAL_TRAILER, REQUESTS_MAX
 from peer.wire.generated import peer_pb2
-from peer.wire.limits import REQUESTS_MAX
 from peer.wire.options import SERVICE, UNARY
 
 pytestmark = pytest.mark.process

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core import averaging
+from peer.core.averaging import NORM_SQUARED_MAX, check_norm, clip, trimmed_mean
 from peer.core.model_store import ModelStore
-from peer.core.screening import NORM_SQUARED_MAX, check_norm, clip, trimmed_mean
 
 EPS = float(np.finfo(np.float32).eps)
 SIZE = 6

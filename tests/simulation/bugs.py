@@ -25,8 +25,7 @@ from peer.core.liveness import Liveness, NeighborState
 from peer.core.lockstep import Lockstep
 from peer.core.messages import Outcome, PushReply
 from peer.core.model_store import ModelStore
-from peer.core.neighbor import Neighbor
-from peer.core.outbox import Outbox
+from peer.core.neighbor import Neighbor, Outbox
 from peer.core.receiver import Receiver
 from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender

@@ -28,7 +28,7 @@ def add_line() -> None:
 
 def count_it() -> None:
     """Count in the engine, which has a line for it."""
-    from peer.core.company import Company
+    from peer.core.waiting import Company
 
     closes = Company.round_closes
 

@@ -196,7 +196,7 @@ def test_the_protocol_is_pure(name):
         ("peer.core.engine", "import peer.runtime.world"),
         ("coordinator_free_bootstrap.graph", "from peer.core import schema"),
         ("peer.store.checkpoint", "from peer.runtime import world"),
-        ("peer.learning.learner", "from peer.wire.limits import CallLimits"),
+        ("peer.learning.learner", "from peer.wire.access import CallLimits"),
         ("peer.tasks.loading", "from peer.learning import learner"),
         ("peer.tasks.loading", "from peer.zoo.tasks import builtin"),
         ("peer.cli.run", "def f():\n    from peer.view.trackers.export import LiveExport"),

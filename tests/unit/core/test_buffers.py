@@ -6,8 +6,7 @@ from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.algorithms.dfca import Dfca
 from peer.core import effects as do
-from peer.core.arrivals import Arrival
-from peer.core.buffers import GIVEN_UP, PAUSE, Buffers
+from peer.core.arrivals import GIVEN_UP, PAUSE, Arrival, Buffers
 from peer.core.constants import Constants
 from peer.core.messages import ModelHeader
 from peer.core.state import State
@@ -23,7 +22,8 @@ class Driven:
         graph = make_graph("complete", peers, manifest=manifest())
         constants = Constants(concurrent_receives=buffers)
         self.run = State(0, graph, Dfca(graph.manifest, 0, graph), 1, model_bytes=24, constants=constants)
-        self.buffers, self.now, self.streams = Buffers(self.run), 0.0, 0
+        self.buffers = Buffers(self.run.arrivals, buffers, self.run.manifest.timeouts, self.run.refuse)
+        self.now, self.streams = 0.0, 0
 
     def offer(self, sender, round_index=0):
         self.streams += 1

@@ -4,7 +4,7 @@ import pytest
 
 from peer.core.backoff import RETRY_MAX_S, backoff_s
 from peer.core.messages import ModelHeader, Pass, Select
-from peer.core.outbox import Outbox
+from peer.core.neighbor import Outbox
 
 
 def message(round_index, step=0):

@@ -16,9 +16,8 @@ from peer.core.asynchronous import Async
 from peer.core.constants import DEFAULTS, Constants
 from peer.core.engine import Engine
 from peer.core.liveness import NeighborState
-from peer.core.lockstep import Lockstep
+from peer.core.lockstep import Lockstep, RoundRate
 from peer.core.messages import Heartbeat, ModelHeader, Outcome, Pass, Phase, Select
-from peer.core.partition import RoundRate
 from peer.core.stages import Stage
 from peer.core.state import State
 from tests.simulation.options import manifest

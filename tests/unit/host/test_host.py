@@ -20,7 +20,7 @@ from peer.core.arrivals import Arrival
 from peer.core.encoding import decode
 from peer.core.messages import Heartbeat, Hello, ModelHeader, Outcome, Phase, PullRequest, PushReply, Select
 from peer.core.stages import Stage
-from peer.host import PeerHost, Probe, World, build_host, execute
+from peer.host import PeerHost, Probe, World, build_host
 from peer.host.line_limits import LINES_PER_MINUTE_MAX
 from tests.simulation.options import manifest
 from tests.simulation.trainer import QuadraticLearner
@@ -321,25 +321,25 @@ def test_every_effect_and_every_method_of_the_world_has_a_case() -> None:
 @pytest.mark.parametrize(("effect", "method"), EFFECTS, ids=lambda value: type(value).__name__)
 def test_effect_calls_one_method_of_the_world(effect: do.Effect, method: str | None) -> None:
     host, world = host_of()
-    execute([effect], host, world)  # type: ignore[arg-type]
+    host.execute([effect])
     assert [name for name, _ in world.calls] == ([method] if method else [])
 
 
 def test_effects_are_executed_in_order() -> None:
     host, world = host_of()
-    execute([effect for effect, _ in EFFECTS], host, world)  # type: ignore[arg-type]
+    host.execute([effect for effect, _ in EFFECTS])
     assert [name for name, _ in world.calls] == [method for _, method in EFFECTS if method]
 
 
 def test_unknown_effect_is_an_error() -> None:
-    host, world = host_of()
+    host, _ = host_of()
     with pytest.raises(AssertionError):
-        execute([object()], host, world)  # type: ignore[arg-type, list-item]
+        host.execute([object()])  # type: ignore[list-item]
 
 
 def test_refused_arrival_is_recorded_before_its_reply_is_sent() -> None:
     host, world = host_of()
-    execute([do.AnswerArrival(OFFER, Outcome.REFUSED, RefusalCode.MALFORMED, "why")], host, world)  # type: ignore[arg-type]
+    host.execute([do.AnswerArrival(OFFER, Outcome.REFUSED, RefusalCode.MALFORMED, "why")])
     assert [name for name, _ in world.calls] == ["log", "record", "answer_arrival"]
     assert world.named("answer_arrival") == [(OFFER, PushReply(Outcome.REFUSED, RefusalCode.MALFORMED, "why"))]
 

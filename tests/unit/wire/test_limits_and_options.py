@@ -15,9 +15,9 @@ import pytest
 
 from coordinator_free_bootstrap.errors import ConfigError, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
-from peer.wire import limits as caller_limits
+from peer.wire import access as caller_limits
+from peer.wire.access import CallerLimits
 from peer.wire.client import RECONNECTS_MAX, NeighborLink
-from peer.wire.limits import CallerLimits
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import channel_options, server_options
 from peer.wire.security import require_loopback_or

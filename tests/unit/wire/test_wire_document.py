@@ -18,7 +18,7 @@ from peer.core.constants import DEFAULTS
 from peer.core.encoding import ENCODINGS, payload_size
 from peer.core.messages import WIRE_VERSION, Outcome
 from peer.core.schema import Schema, TensorSpec
-from peer.wire import convert, limits
+from peer.wire import access, convert
 from peer.wire.access import REFUSAL_TRAILER
 from peer.wire.arrival_reader import ACCEPTED_METADATA
 from peer.wire.generated import peer_pb2
@@ -96,10 +96,10 @@ LIMITS = {
     "models read at a time, from all neighbors": str(DEFAULTS.concurrent_receives),
     "rounds ahead of the receiver (lockstep)": str(DEFAULTS.rounds_ahead),
     "`mass`, `sample_count`": "1e-9 to 1e6" if (DEFAULTS.weight_min, DEFAULTS.weight_max) == (1e-9, 1e6) else "other",
-    "requests of one caller in flight": str(limits.REQUESTS_MAX),
+    "requests of one caller in flight": str(access.REQUESTS_MAX),
     "open connections between the two ends of a tunnel": str(CONNECTIONS_PER_OFFER),
     "connections that a relay carries": "`relay.connections`",
-    "messages of one caller": f"bursts of {limits.BURST_S:g} s",
+    "messages of one caller": f"bursts of {access.BURST_S:g} s",
     "`round_index`, `step`, `slot`, `total`": f"0 to {power(convert.COUNT_MAX)};",
     "`selected`": f"-1 to {power(convert.COUNT_MAX)},",
     "`sample_count` as a number": f"0 to {power(convert.SAMPLES_MAX)}",

@@ -217,7 +217,7 @@ class Algorithm(Generic[OptionsT, StateT]):
         return state
 
     def rejects_select(self, state: StateT, select: Select) -> Refusal | None:
-        """Refuse every selection: without `selects`, no peer sends one. A bare one, which asks for models, is accepted earlier."""
+        """Refuse every selection: without `selects`, no peer sends one. A bare one, for models alone, is accepted earlier."""
         return Refusal(RefusalCode.MALFORMED, f"algorithm '{self.name}' has no selections")
 
     def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Refusal | None:

@@ -134,7 +134,7 @@ class Lockstep:
         return ClosedStep(present, missing, unused, company)
 
     def close_round(self, now: float) -> None:
-        """Measure the round rate, except in rounds alone and in those that a lost neighbor, a partition or the deadline made long."""
+        """Measure the round rate, except of rounds alone, or prolonged by a lost neighbor, a partition or the deadline."""
         state = self._state
         if self.partition.goes_on():
             return
@@ -301,7 +301,7 @@ class Partition:
         return self._rate.duration_min_s() or first_s
 
     def is_likely(self) -> bool:
-        """Return whether this is likely the small side of a partition: half of the neighbors are absent, and one was lost.
+        """Return whether this is likely the small side of a partition: half of the neighbors or more are absent, and one was lost.
 
         Those that were never met are absent too, but nothing changes at the start of a run: it has no rate yet.
         """

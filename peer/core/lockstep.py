@@ -301,7 +301,7 @@ class Partition:
         return self._rate.duration_min_s() or first_s
 
     def is_likely(self) -> bool:
-        """Return whether this is likely the small side of a partition: half of the neighbors or more are absent, and one was lost.
+        """Return whether this is likely a partition's small side: half of the neighbors or more are absent, and one was lost.
 
         Those that were never met are absent too, but nothing changes at the start of a run: it has no rate yet.
         """

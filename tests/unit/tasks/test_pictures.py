@@ -82,7 +82,9 @@ def test_half_transparent_pixels_are_mixed_with_the_ground(tmp_path):
 
 def test_white_on_a_transparent_ground_is_refused(tmp_path):
     path = saved(tmp_path / "white.png", stroke((255, 255, 255, 255), (0, 0, 0, 0)))
-    with pytest.raises(TaskError, match=r"white\.png: got white on a transparent background.*background of another color"):
+    with pytest.raises(
+        TaskError, match=r"white\.png: got white on a transparent background.*background of another color"
+    ):
         read(path)
 
 

@@ -429,7 +429,7 @@ def main() -> None:
         record("churn", title, columns, churn(given.churning, given.seconds), save=given.save)
     if "partition" in given.parts:
         columns = (
-            "cut", "chunks held", "rounds trained during the cut", "seconds lost, mean peer", "consensus distance before",
+            "cut", "chunks blocked", "rounds trained during the cut", "seconds lost, mean peer", "consensus distance before",
             "worst", "below its value before, s after healing",
         )  # fmt: skip
         record("partition", "8 peers, partitioned into halves", columns, partition(given.cut), save=given.save)

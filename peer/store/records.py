@@ -250,7 +250,7 @@ class CaughtUpLine(Line):
     """Rounds that neighbors completed without this peer."""
 
     from_round: Annotated[Count | None, Entry("the first of them")] = None
-    to_round: Annotated[Count | None, Entry("the round that it goes on with")] = None
+    to_round: Annotated[Count | None, Entry("the round with which it continues")] = None
 
 
 KINDS: Mapping[str, type[Line]] = {
@@ -327,7 +327,7 @@ class RunStatus:
 STATES: Mapping[str, RunStatus] = {
     "starting": RunStatus("task and data are loaded"),
     "waiting": RunStatus("outside its windows of work"),
-    "running": RunStatus("a round goes on, or the start", note="still running; the numbers are preliminary"),
+    "running": RunStatus("the start, or a round, is in progress", note="still running; the numbers are preliminary"),
     "completed": RunStatus("all rounds are done", ends=True),
     "alone": RunStatus(
         "as completed, but without any neighbor in most rounds, or without any model folded", ends=True, down=True

@@ -81,7 +81,7 @@ def test_a_task_that_fails_in_a_later_round_is_a_sentence_of_each_peer(place: Pa
     """Before, the exception of the user ended the peer with a trace and exit code 1."""
     settings = ("--set", "run.task_options.fault=loss", "--set", "run.rounds=60")
     _, said = peer(place, "testbed", *BED, "--out", "out", *settings, code=1)
-    sentence = "found ValueError: sensor 7 is broken"
+    sentence = "ValueError: sensor 7 is broken"
     logs = [(place / "out" / f"peer-{i}" / "peer.log").read_text() for i in (0, 1)]
     assert any("failed with exit code 12" in line and sentence in line for line in said.splitlines())
     assert any(sentence in log and "own.py, line 27)" in log for log in logs)

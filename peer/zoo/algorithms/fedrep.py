@@ -57,7 +57,8 @@ class FedRep(Personal[FedRepOptions]):
             names = ", ".join(spec.name for spec in schema.tensors)
             raise ConfigError(
                 "run.options.head: expected names that match a tensor and leave a parameter to share, got "
-                f"{self.options.head or 'the last layer'}. The model's tensors are: {names}."
+                f"{self.options.head or 'the last layer'}, which leaves "
+                f"{'no tensor in the head' if not head else 'no parameter to share'}. The model's tensors are: {names}."
             )
         return body
 

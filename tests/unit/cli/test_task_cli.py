@@ -143,7 +143,7 @@ def test_show_reads_shards(tmp_path):
         ),
         ({"train_y": np.zeros(4)}, (), "train_y: expected as labels .*, got float64"),
         ({"metadata": {}}, (), "expected .*, got classes ''"),
-        ({}, ("--set", "run.task=mnist"), "instead of .1, 28, 28."),
+        ({}, ("--set", "run.task=mnist"), "expected samples of shape .1, 28, 28."),
     ],
 )
 def test_show_checks_shards_as_a_run_does(tmp_path, changes, arguments, words):

@@ -416,7 +416,7 @@ def test_peers_of_processes_choose_their_device(monkeypatch):
     assert [device_of("processes", wanted) for wanted in (None, "auto", "cuda")] == ["cuda"] * 3
     assert [device_of("simulated", wanted) for wanted in (None, "auto", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
     for wanted in ("cpu", "cuda:1"):
-        with pytest.raises(ConfigError, match=r"--device: found .* with --backend processes"):
+        with pytest.raises(ConfigError, match=r"--device: expected .* with --backend processes"):
             device_of("processes", wanted)
     with pytest.raises(ConfigError, match="2 CUDA devices"):
         device_of("simulated", "cuda:2")

@@ -246,7 +246,7 @@ def test_an_interrupted_run_is_not_continued_with_another_task(tmp_path, monkeyp
     with pytest.raises(CheckpointCorrupt) as caught:
         peer.simulate(graph_of(), task(**changed), out=tmp_path, progress=False)
     assert f"expected the state of this run, got another: {words}" in str(caught.value)
-    assert "name another folder as out, or delete this one" in str(caught.value)
+    assert "Name another folder as out, or delete this one." in str(caught.value)
     assert peer.simulate(graph_of(), task(), out=tmp_path, progress=False).metrics["state"] == "complete"
 
 

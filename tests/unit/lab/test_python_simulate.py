@@ -137,8 +137,8 @@ def test_an_algorithm_without_a_name_or_with_that_of_another_is_refused(graph):
         name = "dfca"
 
     for algorithm, words in (
-        (Nameless, "found name None"),
-        (Dfca, "the name 'dfca' of an installed"),
+        (Nameless, "name: expected a text, such as .*, got None"),
+        (Dfca, "expected an unused name, got 'dfca' of an installed"),
         (int, "peer.Algorithm"),
     ):
         with pytest.raises(ConfigError, match=words):

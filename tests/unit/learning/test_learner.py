@@ -385,7 +385,7 @@ def test_frozen_parameters_and_tied_weights():
 @pytest.mark.parametrize(
     ("task", "words"),
     [
-        (Rows(lambda: nn.Linear(FEATURES + 1, CLASSES)), "for samples of shape"),
+        (Rows(lambda: nn.Linear(FEATURES + 1, CLASSES)), "accepts samples of shape"),
         (Rows(lambda: nn.Linear(FEATURES, CLASSES + 1)), "expected 3 outputs, one for each class of the task, got 4"),
         (Rows(lambda: nn.Linear(FEATURES, CLASSES).double()), "float64"),
         (Rows(nn.Flatten), "trainable parameters, got none"),

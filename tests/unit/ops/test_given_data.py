@@ -129,7 +129,7 @@ def test_a_unit_mounts_the_data_of_its_device(deploy):
     ("target", "data", "task", "words"),
     [
         ("compose", "./nowhere", None, "expected an existing .*nowhere. Make it, or name a volume"),
-        ("compose", "sites/{id+1}", None, "found no .*sites/3"),
+        ("compose", "sites/{id+1}", None, "expected an existing .*sites/3"),
         ("compose", "sites", {"task": "digits"}, "task 'digits' does not use it"),
         ("compose", "sites:../x", None, "expected a PATH below /task"),
         ("compose", "sites:/state", None, "expected a PATH below /task"),

@@ -69,7 +69,7 @@ def test_too_few_threads_are_a_sentence_and_none_is_left(monkeypatch: pytest.Mon
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", few)
-    with pytest.raises(ConfigError, match=r"threads: the system allows 5 more .* a peer needs 16; .*ulimit -u"):
+    with pytest.raises(ConfigError, match=r"threads: the system allows 5 more .* a peer needs 16\. .*ulimit -u"):
         resources.require_threads()
     assert threading.active_count() == before
     monkeypatch.undo()

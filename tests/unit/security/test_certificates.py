@@ -99,7 +99,7 @@ def rewrite(files, **options):
     ("damage", "sentence"),
     [
         (missing, "private key is missing. Make one with `peer keygen`"),
-        (missing_certificate, "certificate is missing; .* --insecure"),
+        (missing_certificate, r"certificate is missing\. .* --insecure"),
         (unreadable, "private key cannot be read"),
         (too_open, "expected mode 0600, got 0604.*Run chmod 600"),
         (open_to_the_group, "expected mode 0600, got 0640"),

@@ -198,7 +198,7 @@ def test_a_failed_write_keeps_the_earlier_checkpoints(tmp_path):
     """Method: a kernel limit (RLIMIT_FSIZE) fails the write of the payload, as a full disk does."""
     filled(tmp_path)
     done = subprocess.run([sys.executable, "-c", LIMITED, tmp_path], capture_output=True, text=True, check=True)
-    assert "arrays.safetensors: File too large; the file is larger than the file size limit" in done.stdout
+    assert "arrays.safetensors: File too large. The file is larger than the file size limit" in done.stdout
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-0000000001", "checkpoint-0000000002"]
     assert store_at(tmp_path).load_latest().round_index == 5
 
@@ -210,7 +210,7 @@ def test_a_failed_write_keeps_the_earlier_checkpoints(tmp_path):
         (errno.EACCES, "This user has no permission"),
         (errno.EROFS, "read-only"),
         (errno.EIO, "input/output error"),
-        (errno.EBADF, "check that the path exists"),
+        (errno.EBADF, "Check that the path exists"),
     ],
 )
 def test_each_error_number_has_a_sentence(number, words):

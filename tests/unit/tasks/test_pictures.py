@@ -83,7 +83,7 @@ def test_half_transparent_pixels_are_mixed_with_the_ground(tmp_path):
 def test_white_on_a_transparent_ground_is_refused(tmp_path):
     path = saved(tmp_path / "white.png", stroke((255, 255, 255, 255), (0, 0, 0, 0)))
     with pytest.raises(
-        TaskError, match=r"white\.png: got white on a transparent background.*background of another color"
+        TaskError, match=r"white\.png: expected .*, got white on a transparent background.*background of another color"
     ):
         read(path)
 
@@ -121,8 +121,16 @@ def test_a_picture_of_a_phone_is_turned_upright(tmp_path):
         ("counts.tif", (RAMP * 3).astype(np.float32), "expected floats from 0 to 1, got floats from 12000 to 180000"),
         ("negative.tif", np.full((8, 8), -0.5, np.float32), "expected floats from 0 to 1, got floats from -0.5"),
         ("nan.tif", np.full((8, 8), np.nan, np.float32), "expected floats from 0 to 1, got floats from nan"),
-        ("hounsfield.tif", np.full((8, 8), -1000, np.int32), "got 32 bits from -1000"),
-        ("unknown.tif", np.full((8, 8), 200, np.int32), ".* from 200 to 200, whose value of white is not known"),
+        (
+            "hounsfield.tif",
+            np.full((8, 8), -1000, np.int32),
+            "expected integers of 8 or 16 bits, got 32 bits from -1000",
+        ),
+        (
+            "unknown.tif",
+            np.full((8, 8), 200, np.int32),
+            "expected .* from 200 to 200, whose value of white is not known",
+        ),
     ],
 )
 def test_values_of_unknown_scale_are_refused(tmp_path, name, values, words):

@@ -145,7 +145,10 @@ def test_marks_between_thousands_and_decimal_marks_are_told_apart(tmp_path, cell
             [("1,234", "7"), ("2,345", "8")],
             r"line 2: expected a number, got '1,234', which may have a thousand or a fraction.* decimal",
         ),
-        ([("1,5", "1.234"), ("1,7", "2.345")], r"line 2: found '1\.234', which may have a thousand or a fraction"),
+        (
+            [("1,5", "1.234"), ("1,7", "2.345")],
+            r"line 2: expected a number, got '1\.234', which may have a thousand or a fraction",
+        ),
     ],
 )
 def test_numbers_that_may_mean_two_things_are_refused(tmp_path, rows, words):
@@ -194,7 +197,9 @@ def test_the_numbers_of_columns_that_pandas_writes_are_asked_for(tmp_path):
 
 def test_a_first_row_that_may_be_both_is_refused_until_the_option_says_what_it_is(tmp_path):
     (tmp_path / "t.csv").write_text("age,2019,y\n5,1,u\n6,2,v\n7,3,u\n8,4,v\n")
-    with pytest.raises(TaskError, match=r"t\.csv line 1: found 'age' above numbers.* and '2019'.*task_options\.header"):
+    with pytest.raises(
+        TaskError, match=r"t\.csv line 1: expected .*, got 'age' above numbers.* and '2019'.*task_options\.header"
+    ):
         load(tmp_path)
     assert load(tmp_path, header=True).preprocessing.columns == ("age", "2019")
     with pytest.raises(
@@ -263,13 +268,13 @@ def test_times_in_seconds_keep_their_differences(tmp_path):
             "name: expected at most 50 different texts that repeat, got 60",
         ),
         ("a,a,y\n1,2,u\n3,4,v\n", {}, "expected one column named 'a', got 2. Rename them"),
-        ("a,b,y\n1,2,Sick\n3,4,sick\n", {}, "y: found 'Sick' and 'sick', which look alike"),
+        ("a,b,y\n1,2,Sick\n3,4,sick\n", {}, "y: expected different texts, got 'Sick' and 'sick', which look alike"),
         ("a,b,y\n1,2,ill\n3,4,\uff49\uff4c\uff4c\n", {}, "which look alike"),
-        ("a,w,y\n1,Lung,u\n3,lung,v\n", {}, "w: found 'Lung' and 'lung', which look alike"),
+        ("a,w,y\n1,Lung,u\n3,lung,v\n", {}, "w: expected different texts, got 'Lung' and 'lung', which look alike"),
         (
             "a,y\n" + "".join(f"{i},{i / 7:.3f}\n" for i in range(40)),
             {},
-            "found 40 different numbers .*kind=regression",
+            "got 40 different numbers .*kind=regression",
         ),
         ("a,b,y\n1,2,u\n3,4,v\n", {"missing": "mean"}, "task_options.missing: expected 'refuse' or 'drop', got 'mean'"),
         ("a,b,y\n1,2,u\n3,4,v\n", {"ignore": ["c"]}, "task_options.ignore: expected a list of columns.*, got 'c'"),

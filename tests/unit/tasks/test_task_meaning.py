@@ -186,8 +186,8 @@ def test_a_shard_file_of_a_table_agrees_with_the_table(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"classes": ["v", "u"]}, "class names ['u', 'v'] instead of"),
-        ({"columns": ["b", "a"]}, "columns ['a', 'b'] instead of"),
+        ({"classes": ["v", "u"]}, "expected class names ['v', 'u'], got ['u', 'v']"),
+        ({"columns": ["b", "a"]}, "expected columns ['b', 'a'], got ['a', 'b']"),
     ],
 )
 def test_a_shard_file_that_contradicts_the_manifest_is_refused(tmp_path, options, words):

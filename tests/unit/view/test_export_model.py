@@ -295,7 +295,7 @@ def test_the_verb_finds_the_task_file_and_takes_its_new_place(tmp_path, monkeypa
     found = onnxruntime.InferenceSession("model.onnx").run(None, {"input": ids})[0]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     (tmp_path / "words.py").rename("moved.py")
-    with pytest.raises(TaskError, match=r"found no file 'words.py'"):
+    with pytest.raises(TaskError, match=r"expected the file 'words.py'"):
         CliRunner().invoke(app, [*verb, "model.pt"], catch_exceptions=False)
     moved = CliRunner().invoke(app, [*verb, "model.pt", "--task", "moved.py:task"], catch_exceptions=False)
     assert moved.exit_code == 0 and "wrote model.pt and model.pt.md" in moved.stderr

@@ -177,8 +177,8 @@ def test_evaluate_scales_other_data_as_the_model_was_trained(tabular, tmp_path):
 @pytest.mark.parametrize(
     ("header", "label", "words"),
     [
-        ("volume,age,diagnosis", "benign", "found the columns volume, age; .* was trained with age, volume"),
-        ("age,volume,diagnosis", "other", "found the classes malignant, other; .* was trained with benign, malignant"),
+        ("volume,age,diagnosis", "benign", "expected the columns age, volume, .* got volume, age"),
+        ("age,volume,diagnosis", "other", "expected the classes benign, malignant, .* got malignant, other"),
     ],
 )
 def test_evaluate_refuses_data_with_other_columns_or_classes(tabular, tmp_path, header, label, words):

@@ -301,6 +301,7 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):
         parser.error(f"expected {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
+    columns: tuple[str, ...]
     if "seconds" in given.parts:
         logging.getLogger("peer.simulated").setLevel(logging.ERROR)  # a model of a round too far ahead is a warning
         columns = (

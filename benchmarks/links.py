@@ -303,7 +303,8 @@ async def push_twice(port: int, size: int, kb_s: float) -> tuple[float, float, f
 
 def models_at(rates: list[float], megabytes: float, seconds: float, repeats: int) -> list[list[object]]:
     """Return a row for each rate, kB/s; 0: loopback."""
-    context, rows = multiprocessing.get_context("spawn"), []
+    context = multiprocessing.get_context("spawn")
+    rows: list[list[object]] = []
     for kb_s in rates:
         size = round(min(megabytes * MEGABYTE, seconds * kb_s * 1000 if kb_s else float("inf"))) // 4 * 4
         ours, theirs = context.Pipe()

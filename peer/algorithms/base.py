@@ -197,8 +197,8 @@ class Algorithm(Generic[OptionsT, StateT]):
         """Refuse numbers in a pass: without `tells`, no peer sends any."""
         if not message.scalars:
             return None
-        found = f"{len(message.scalars)} numbers in a pass"
-        return Refusal(RefusalCode.MALFORMED, f"{found}; algorithm '{self.name}' has none in this step")
+        expected = f"pass: expected no numbers in this step of algorithm '{self.name}'"
+        return Refusal(RefusalCode.MALFORMED, f"{expected}, got {len(message.scalars)}")
 
     def asking(self, round_index: int) -> bool:
         """Return False: every neighbor sends its models unasked. Depends on the round alone, as all peers must agree.
@@ -218,7 +218,7 @@ class Algorithm(Generic[OptionsT, StateT]):
 
     def rejects_select(self, state: StateT, select: Select) -> Refusal | None:
         """Refuse every selection: without `selects`, no peer sends one. A bare one, for models alone, is accepted earlier."""
-        return Refusal(RefusalCode.MALFORMED, f"algorithm '{self.name}' has no selections")
+        return Refusal(RefusalCode.MALFORMED, f"expected no selection with algorithm '{self.name}', got one")
 
     def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Accept every header: any slot may come from any neighbor."""
@@ -360,4 +360,4 @@ def refuse_slot(header: ModelHeader, slots: int) -> Refusal | None:
     """Return the rejection of a slot that this run does not have, or None."""
     if 0 <= header.slot < slots:
         return None
-    return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot {header.slot} of {slots}")
+    return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot: expected 0 to {slots - 1}, got {header.slot}")

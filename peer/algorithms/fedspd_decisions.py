@@ -167,26 +167,31 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
         """Refuse a selection without cluster, in a round without selections, or with malformed sketches or anchor."""
         bare = not select.sketch and not select.scalars
         if not self.selecting(select.round_index) or select.selected == NOTHING:
-            found = f"selection {select.selected} in round {select.round_index}, phase {self.phase(select.round_index)}"
-            return Refusal(RefusalCode.MALFORMED, f"{found}; a selection names a cluster, in a round that selects")
+            expected = "a cluster, in a round that selects"
+            got = f"{select.selected} in round {select.round_index}, phase {self.phase(select.round_index)}"
+            return Refusal(RefusalCode.MALFORMED, f"selection: expected {expected}, got {got}")
         if bare:
             return None
         if self.relaying(select.round_index):
             return self._rejects_relayed(select)
         expected = 4 * self.options.sketch_size * self.slots if self.aligning(select.round_index) else 0
         if len(select.sketch) != expected or not expected:
-            return Refusal(RefusalCode.WRONG_SIZE, f"sketches of {len(select.sketch)} bytes, expected {expected}")
+            return Refusal(RefusalCode.WRONG_SIZE, f"sketches: expected {expected} bytes, got {len(select.sketch)}")
         known = select.scalars[:1] and select.scalars[0] in self.graph
         if len(select.scalars) != 2 or not known or select.scalars[1] not in range(len(self.graph.nodes)):
-            return Refusal(RefusalCode.MALFORMED, f"anchor and hops {select.scalars} are not of this graph")
+            return Refusal(
+                RefusalCode.MALFORMED, f"anchor and hops: expected those of this graph, got {select.scalars}"
+            )
         return None
 
     def _rejects_relayed(self, select: Select) -> Refusal | None:
         ids, expected = select.scalars, 4 * self.options.sketch_size * len(select.scalars)
         if len(select.sketch) != expected:
-            return Refusal(RefusalCode.WRONG_SIZE, f"sketches of {len(select.sketch)} bytes, expected {expected}")
+            return Refusal(RefusalCode.WRONG_SIZE, f"sketches: expected {expected} bytes, got {len(select.sketch)}")
         if len(set(ids)) != len(ids) or not all(peer in self.graph for peer in ids):
-            return Refusal(RefusalCode.MALFORMED, "sketches of peers that are not in the graph, or two of one peer")
+            return Refusal(
+                RefusalCode.MALFORMED, "sketches: expected one for each of some peers of the graph, got other ids"
+            )
         return None
 
     def rejects(self, state: FedSpdState, header: ModelHeader, select: Select | None) -> Refusal | None:
@@ -194,12 +199,20 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
         if not self.selecting(header.round_index):
             one = self.phase(header.round_index) == "warm"
             wrong = one and header.slot != 0
-            return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot {header.slot} in a warm round") if wrong else None
+            return (
+                Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot: expected 0 in a warm round, got {header.slot}")
+                if wrong
+                else None
+            )
         if select is None or select.selected == NOTHING:
-            return Refusal(RefusalCode.NOT_SELECTED, f"a model without a selection for round {header.round_index}")
+            return Refusal(
+                RefusalCode.NOT_SELECTED,
+                f"expected a selection for round {header.round_index} before a model, got none",
+            )
         if select.selected != header.slot or header.total != 1:
-            found = f"model {header.index} of {header.total} of cluster {header.slot}"
-            return Refusal(RefusalCode.CONTRADICTS_SELECTION, f"{found}, selected is cluster {select.selected}")
+            got = f"model {header.index} of {header.total} of cluster {header.slot}"
+            expected = f"one model of the selected cluster {select.selected}"
+            return Refusal(RefusalCode.CONTRADICTS_SELECTION, f"expected {expected}, got {got}")
         if self.mix == "metropolis":
             allowed = range(1, self.graph.degree(header.sender) + 1)
             if len(header.scalars) != 1 or header.scalars[0] not in allowed:

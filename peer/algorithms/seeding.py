@@ -138,7 +138,7 @@ class Seeding:
     def rejects(self, header: ModelHeader) -> Refusal | None:
         """Refuse a model in a step for numbers, and before the last step one of another cluster than the round's."""
         if self.comparing(header.step):
-            return Refusal(RefusalCode.MALFORMED, f"a model in step {header.step}, which carries numbers only")
+            return Refusal(RefusalCode.MALFORMED, f"step {header.step}: expected numbers only, got a model")
         if header.slot != header.round_index and header.step + 1 < self.steps:
             problem = (
                 f"slot: expected {header.round_index} before the last step ({self.steps - 1}) of the round that seeds this "

@@ -190,8 +190,8 @@ def observer_of(path: Path, certs: Path | None) -> tuple[Graph, MutualTls | None
     if name is None:
         raise IdentityError(
             f"{folder}: expected the key of an observer that the graph file lists ({', '.join(names) or 'none'}), got none. "
-            f"Generate one with `peer keygen --observer me --out {folder}`, pin it with `peer graph pin {path} {folder}/me.pem`, and "
-            "copy the new graph file to all peers."
+            f"Generate one with `peer keygen --observer me --out {folder}`, pin it with `peer graph pin {path} {folder}/me.pem`, "
+            "and copy the new graph file to all peers."
         )
     return graph, load_tls(graph, name, KeyFiles.of(folder, name), certs=folder)
 

@@ -41,7 +41,7 @@ from target_process import TargetProcess
 
 from coordinator_free_bootstrap import Graph, canonical_json, digest, load_graph
 from coordinator_free_bootstrap.errors import PeerError, RefusalCode
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
 from peer.core.messages import Heartbeat, Hello, ModelHeader, Phase
@@ -51,6 +51,7 @@ from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 from peer.wire import convert, frames
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE
 from peer.wire.security import MutualTls, SecureChannel
 
@@ -59,8 +60,7 @@ GOOD = (0, 1, 2)
 RUN = [
     "run.pace=async",
     "run.rounds=1000000",
-    "run.start.rule=quorum",
-    "run.start.quorum=0.6",
+    "run.start.wait_for=0.6",
     "run.model_options.hidden=[512,512]",
     "run.local_epochs=3",
     "run.evaluate_every=1000",
@@ -84,7 +84,7 @@ class Attacker:
     def link(self, peer_id: int) -> NeighborLink:
         """Open a link as a good peer would."""
         address, security = self.graph.node(peer_id).address, self.tls.channel(peer_id)
-        return NeighborLink(peer_id, address, limits=Limits(), timeouts=Timeouts(), security=security)
+        return NeighborLink(peer_id, address, limits=WireLimits(), timeouts=Timeouts(), security=security)
 
     def pem_of(self, peer_id: int) -> bytes:
         """Return a peer's certificate, to trust it."""
@@ -108,10 +108,12 @@ class Attacker:
             phase=Phase.RUNNING,
         )
         reply = await link.hello(hello)
-        if reply.refusal is RefusalCode.MEANING_MISMATCH:  # the reply has the peer's record
+        if (
+            reply.refusal is not None and reply.refusal.code is RefusalCode.MEANING_MISMATCH
+        ):  # the reply has the peer's record
             reply = await link.hello(replace(hello, meaning=reply.hello.meaning))
-        if reply.refusal:
-            raise SystemExit(f"the attacker could not shake hands: {reply.reason}")
+        if reply.refusal is not None:
+            raise SystemExit(f"the attacker could not shake hands: {reply.refusal}")
         return int(status["round_index"])
 
     async def loris(self, peer_id: int) -> None:
@@ -329,8 +331,8 @@ def started(directory: Path) -> tuple[dict[str, str], int]:
 
 def mutations(messages: int) -> list[object]:
     """Send mutated messages to one peer; return the row."""
-    run = {"limits": {"requests_per_second": 1e6, "streams_per_neighbor": 64}}
-    with tempfile.TemporaryDirectory(prefix="abuse-") as name, TargetProcess(Path(name), run) as target:
+    limits = WireLimits(requests_per_second=1e6, streams_per_neighbor=64)
+    with tempfile.TemporaryDirectory(prefix="abuse-") as name, TargetProcess(Path(name), limits) as target:
         asyncio.run(mutate(target, 2000))
         before = target.ask()
         mutator = asyncio.run(mutate(target, messages, seed=2))

@@ -4,7 +4,7 @@
 
 limits: four links send models over loopback for some seconds. Counted are the payload bytes that arrive in the time after the
 first frame, on all links together. The graph declares the limit, as a graph file with "upload_limit" or "download_limit" does;
-"undeclared" is the download limit of a command line alone, for which senders use frames of limits.frame_bytes_max; it is
+"undeclared" is the download limit of a command line alone, for which senders use frames of full size; it is
 skipped where `peer run` refuses it.
 
 large: three processes, a sender of the large model, a sender of small ones, and one receiver, which checks and folds both kinds
@@ -42,7 +42,7 @@ from transport import (
 )
 
 from coordinator_free_bootstrap import Graph, Manifest, Node
-from coordinator_free_bootstrap.errors import ConfigError, NeighborUnavailable, Refusal, RefusalCode
+from coordinator_free_bootstrap.errors import ConfigError, NeighborUnavailable, Refusal
 from coordinator_free_bootstrap.rates import check_limits, parse_rate
 from peer.bed.chaos.proxy import DirectedEdge, FaultProxy
 from peer.bed.chaos.toxics import Toxics
@@ -74,7 +74,7 @@ class Counting(FoldingReceiver):
         now = asyncio.get_running_loop().time
         return Arrival(header, np.zeros(header.size_bytes, np.uint8), on_frame=lambda: self.times.append(now()))
 
-    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
+    def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
         """Ignore the models that are cut off at the end."""
 
     def refused(self, caller: int | None, refusal: Refusal) -> None:
@@ -86,7 +86,7 @@ async def rate(way: str, limit: int, links: int, seconds: float) -> float:
     uploads, declared = way == "upload", {} if way == "undeclared" else {f"{way}_limit": limit}
     first = replace(Node(LIMITED, "a:1"), **declared)  # type: ignore[arg-type]
     nodes = (first, *(Node(i, f"a:{i + 1}") for i in range(1, links + 1)))
-    graph = Graph(nodes, tuple((LIMITED, i) for i in range(1, links + 1)), Manifest(limits=LIMITS, timeouts=TIMEOUTS))
+    graph = Graph(nodes, tuple((LIMITED, i) for i in range(1, links + 1)), Manifest(timeouts=TIMEOUTS))
     own = limit if way == "undeclared" else None
     check_limits(graph, LIMITED, None, own)
     limited, receiver = Pacing.of(graph, LIMITED, None, own), Counting()
@@ -165,7 +165,7 @@ def receive(large_bytes: int, small_bytes: int, pipe: Connection) -> None:
     """Serve until terminated."""
 
     async def main() -> None:
-        limits = LIMITS.model_copy(update={"requests_per_second": 1e6})
+        limits = replace(LIMITS, requests_per_second=1e6)
         server = PeerServer(TwoSizes(large_bytes, small_bytes), "127.0.0.1:0", limits=limits, timeouts=TIMEOUTS)
         pipe.send(await server.start())
         await asyncio.Event().wait()

@@ -25,17 +25,19 @@ import time
 from collections import Counter
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from record import new_parser, record
 from testbeds import loopback_graph, run
 
 import peer
-from peer.core.arrivals import Arrival
-from peer.core.messages import PushReply
 from peer.host import PeerHost
 from peer.runtime.world import AsyncioWorld
 from peer.wire.service import PeerServicer
+
+if TYPE_CHECKING:
+    from peer.core.arrivals import Arrival
+    from peer.core.messages import PushReply
 
 ROOT = Path(peer.__file__).parents[1]
 PACKAGES = tuple(f"{ROOT / name}/" for name in ("peer", "coordinator_free_bootstrap", "proto"))

@@ -42,6 +42,7 @@ from peer.identity.certificates import make_certificate
 from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE
 from peer.wire.security import MutualTls
 from peer.wire.server import PeerServer
@@ -96,7 +97,7 @@ async def pushes(
         for way, link in links.items():
             began, used_here, used_there = time.perf_counter(), time.process_time(), processor_s(pids[way])
             reply = await link.push(header, payload)
-            if reply.outcome is not Outcome.FOLDED:
+            if reply is not Outcome.FOLDED:
                 raise SystemExit(f"push: {reply}")
             if repeat >= 2:  # the first two warm up connections, flow control and memory
                 seconds[way].append(time.perf_counter() - began)
@@ -232,8 +233,8 @@ def handshakes_of(target: TargetProcess, deed: Deed, count: int) -> list[object]
 
 def handshakes(count: int) -> list[list[object]]:
     """Return a row for each way to call a peer."""
-    run = {"limits": {"requests_per_second": 1e6}}
-    with tempfile.TemporaryDirectory() as place, TargetProcess(Path(place), run) as target:
+    limits = WireLimits(requests_per_second=1e6)
+    with tempfile.TemporaryDirectory() as place, TargetProcess(Path(place), limits) as target:
         return [handshakes_of(target, deed, count) for deed in (connect, stranger, silent, unknown, neighbor, ten)]
 
 

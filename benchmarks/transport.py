@@ -33,18 +33,19 @@ import numpy.typing as npt
 from record import new_parser, record
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.core import messages
 from peer.core.arrivals import Arrival
 from peer.core.averaging import fold
 from peer.core.encoding import Payload, decode, encode
 from peer.core.schema import Schema, TensorSpec
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.round_ring import RoundRing
 from peer.wire.server import PeerServer
 
 FRAME_SIZES = {"256 KiB": 256 << 10, "1 MiB": 1 << 20, "3 MiB": 3 << 20}
-LIMITS, TIMEOUTS = Limits(), Timeouts()
+LIMITS, TIMEOUTS = WireLimits(), Timeouts()
 MEGABYTE = 1_000_000
 TARGETS = {"grpc": 0.8, "tcp": 0.25, "memory": 1.3}
 
@@ -78,7 +79,7 @@ class FoldingReceiver:
         await asyncio.get_running_loop().run_in_executor(self._fold_thread, self._fold, arrival)
         if self.measuring:
             self.extra_bytes = memory_bytes("VmHWM") - self._resident_before
-        return messages.PushReply(messages.Outcome.FOLDED)
+        return messages.Outcome.FOLDED
 
     def _fold(self, arrival: Arrival) -> None:
         model = decode(arrival.buffer, self._schema, arrival.header.encoding)
@@ -88,12 +89,12 @@ class FoldingReceiver:
         """Return the extra memory of the last measured push."""
         return {"extra_bytes": self.extra_bytes}
 
-    async def heartbeat(self, caller: int | None, heartbeat: messages.Heartbeat) -> RefusalCode | None:
+    async def heartbeat(self, caller: int | None, heartbeat: messages.Heartbeat) -> Refusal | None:
         """Start to measure memory."""
         self.measuring = True
         return None
 
-    async def control(self, caller: int | None, message: messages.Control) -> RefusalCode | None:
+    async def control(self, caller: int | None, message: messages.Control) -> Refusal | None:
         """Accept."""
         return None
 
@@ -103,13 +104,13 @@ class FoldingReceiver:
 
     async def pull(
         self, caller: int | None, request: messages.PullRequest
-    ) -> tuple[messages.ModelHeader, Payload] | RefusalCode:
+    ) -> tuple[messages.ModelHeader, Payload] | Refusal:
         """Refuse."""
-        return RefusalCode.SLOT_OUT_OF_RANGE
+        return Refusal(RefusalCode.SLOT_OUT_OF_RANGE)
 
-    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
+    def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
         """Stop the benchmark."""
-        raise SystemExit(f"a push was lost: {reason}")
+        raise SystemExit(f"a push was lost: {refusal or 'its stream ended'}")
 
     def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Stop the benchmark."""
@@ -179,7 +180,7 @@ def peer_sender(port: int, theta: np.ndarray) -> tuple[Send, NeighborLink]:
 
     async def send() -> None:
         reply = await link.push(header, encode(theta, schema, "float32"))
-        if reply.outcome is not messages.Outcome.FOLDED:
+        if reply is not messages.Outcome.FOLDED:
             raise SystemExit(f"push: {reply}")
 
     return send, link

@@ -46,6 +46,7 @@ from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.lab.comparison import half_width
 from peer.runtime.edges import Edges
+from peer.wire.limits import WireLimits
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import channel_options, server_options
 from peer.wire.security import MutualTls, open_channel
@@ -88,7 +89,7 @@ async def _peer(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: C
     server = PeerServer(
         FoldingReceiver(size // 4 if peer_id == RECEIVER else 1),
         graph.node(peer_id).address,
-        limits=graph.manifest.limits,
+        limits=WireLimits(),
         timeouts=graph.manifest.timeouts,
         credentials=tls.server_credentials(),
         identify=tls.identify,
@@ -103,8 +104,8 @@ async def _peer(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: C
 
     async def push() -> None:
         reply = await edges.links[RECEIVER].push(header, payload)
-        if reply.outcome is not Outcome.FOLDED:
-            raise SystemExit(f"push: {reply.reason}")
+        if reply is not Outcome.FOLDED:
+            raise SystemExit(f"push: {reply}")
 
     await _obey(orders, push)
 
@@ -119,7 +120,7 @@ async def _bare(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: C
         return b""
 
     timeouts, address = graph.manifest.timeouts, graph.node(RECEIVER).address
-    server = grpc.aio.server(options=server_options(timeouts, graph.manifest.limits))
+    server = grpc.aio.server(options=server_options(timeouts, WireLimits()))
     methods = {"Take": grpc.stream_unary_rpc_method_handler(take)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", methods),))
     server.add_secure_port(graph.node(peer_id).address, tls.server_credentials())

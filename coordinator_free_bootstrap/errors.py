@@ -20,11 +20,12 @@ This module imports only the standard library. Exit codes are defined here and n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Literal
 
 
@@ -66,7 +67,17 @@ class RefusalCode(StrEnum):
     @property
     def cause(self) -> str:
         """What the receiver refuses, as a phrase."""
-        return _CAUSES[self]
+        return _EXPLAINED[self][0]
+
+    @property
+    def answers(self) -> str:
+        """Which messages are answered with it."""
+        return _EXPLAINED[self][1]
+
+    @property
+    def remedy(self) -> str:
+        """What the operator does about it, as a sentence."""
+        return _EXPLAINED[self][2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,44 +95,144 @@ class Refusal:
         return f"{self.code}: {self.reason}" if self.reason else str(self.code)
 
 
-_CAUSES = {
-    RefusalCode.NOT_A_NEIGHBOR: "the caller is no neighbor in the graph file",
-    RefusalCode.IDENTITY_MISMATCH: "the sender is not the authenticated caller, or its key is not pinned",
-    RefusalCode.INSECURE: "no client certificate",
-    RefusalCode.WIRE_VERSION: "another wire version",
-    RefusalCode.MANIFEST_MISMATCH: "the manifests differ",
-    RefusalCode.GRAPH_MISMATCH: "the graph files differ",
-    RefusalCode.SCHEMA_MISMATCH: "the model schemas differ",
-    RefusalCode.MEANING_MISMATCH: "what gives the numbers their meaning differs",
-    RefusalCode.FROZEN_MISMATCH: "the weights that are neither trained nor sent differ",
-    RefusalCode.INITIAL_MODELS_MISMATCH: "the initial models differ",
-    RefusalCode.OLD_INCARNATION: "a message of an older incarnation",
-    RefusalCode.NO_HANDSHAKE: "no handshake with this incarnation",
-    RefusalCode.MALFORMED: "bytes that are not the message, or a field out of range",
-    RefusalCode.TOO_LARGE: "a frame or model beyond its limit",
-    RefusalCode.WRONG_SIZE: "a model or sketch of another size than the schema's",
-    RefusalCode.WRONG_ENCODING: "another encoding than the manifest's",
-    RefusalCode.NO_BASE: "a delta from a model that the receiver does not have",
-    RefusalCode.ROUND_OUT_OF_RANGE: "a round or step that the run does not have",
-    RefusalCode.ROUND_TOO_FAR_AHEAD: "a round too far ahead of the receiver's",
-    RefusalCode.SLOT_OUT_OF_RANGE: "a slot that the run does not have",
-    RefusalCode.NOT_SELECTED: "a model without a selection before it",
-    RefusalCode.CONTRADICTS_SELECTION: "a model that does not match the sender's selection",
-    RefusalCode.WEIGHT_OUT_OF_RANGE: "a weight or count outside of its limits",
-    RefusalCode.DIGEST_MISMATCH: "the bytes received do not have the sender's digest",
-    RefusalCode.NON_FINITE: "NaN or infinity in a model",
-    RefusalCode.NORM_BOUND: "a model beyond screening.norm_bound",
-    RefusalCode.LABEL_CONFLICT: "a model that fits another center than the one of its tag",
-    RefusalCode.TOO_MANY_STREAMS: "too many streams or requests at once",
-    RefusalCode.RATE_LIMITED: "more messages than limits.requests_per_second",
-    RefusalCode.TOO_SLOW: "a request or transfer beyond its time limit",
-    RefusalCode.SHUTTING_DOWN: "the receiver is leaving",
+_SAME_GRAPH = "Give all peers the same graph file."
+_SENDER = "Look at the sender: a peer of this release does not send this."
+_EXPLAINED = {  # cause, the messages that get it as an answer, remedy; `docs/generate.py` makes the table of proto/WIRE.md
+    RefusalCode.NOT_A_NEIGHBOR: (
+        "the caller is no neighbor in the graph file, the tunnel is not in it, or an observer asks for more than the status",
+        "any",
+        _SAME_GRAPH,
+    ),
+    RefusalCode.IDENTITY_MISMATCH: (
+        "the sender is not the authenticated caller, its key is not pinned, or another peer answers at its address",
+        "any",
+        "Compare key, pin and address of the peer with the graph file; peer doctor does it.",
+    ),
+    RefusalCode.INSECURE: (
+        "no client certificate",
+        "any",
+        "Let proxies pass TCP through: TLS ends at the peer, not in front of it.",
+    ),
+    RefusalCode.WIRE_VERSION: (
+        "another wire version",
+        "a hello",
+        "Install releases of the same wire version for all peers; peer --version shows it.",
+    ),
+    RefusalCode.MANIFEST_MISMATCH: ("the manifests differ", "a hello", _SAME_GRAPH + " The reason names the keys."),
+    RefusalCode.GRAPH_MISMATCH: ("the graph files differ", "a hello", _SAME_GRAPH),
+    RefusalCode.MEANING_MISMATCH: (
+        "what gives the numbers their meaning differs",
+        "a hello",
+        "Set the classes, columns or scaling that the reason names to the same values for all peers.",
+    ),
+    RefusalCode.SCHEMA_MISMATCH: (
+        "the model schemas differ",
+        "a hello",
+        "Give all peers the same model and the same shape of inputs and outputs.",
+    ),
+    RefusalCode.FROZEN_MISMATCH: (
+        "the weights that are neither trained nor sent differ",
+        "a hello",
+        "Give all peers the same frozen weights.",
+    ),
+    RefusalCode.INITIAL_MODELS_MISMATCH: (
+        "the initial models differ",
+        "a hello",
+        "Give all peers the same seed, initial weights and library versions.",
+    ),
+    RefusalCode.OLD_INCARNATION: (
+        "the sender's incarnation is lower than one that the receiver knows",
+        "any",
+        "Nothing: the sender takes a higher incarnation. If it repeats, two processes run as one peer: stop one.",
+    ),
+    RefusalCode.NO_HANDSHAKE: (
+        "no hello of this incarnation, or the sender does not answer the receiver's hellos",
+        "any but a hello",
+        "Nothing: the sender says hello. If it repeats, open the sender's port to the receiver.",
+    ),
+    RefusalCode.MALFORMED: (
+        "bytes that are not the message, a field out of range, frames out of order, or a stream without an end",
+        "any",
+        _SENDER,
+    ),
+    RefusalCode.TOO_LARGE: (
+        "a frame or model beyond its limit",
+        "a model",
+        "Raise limits.model_bytes_max for a larger model.",
+    ),
+    RefusalCode.WRONG_SIZE: ("a model or sketch of another size than the schema's", "a model or selection", _SENDER),
+    RefusalCode.WRONG_ENCODING: ("an unknown encoding, or not the manifest's", "a model", _SENDER),
+    RefusalCode.NO_BASE: (
+        "a delta from a model that the receiver does not have",
+        "a model",
+        "Nothing: the sender sends the whole model.",
+    ),
+    RefusalCode.ROUND_OUT_OF_RANGE: (
+        "a round or step that the run does not have",
+        "a selection, pass or model",
+        _SENDER,
+    ),
+    RefusalCode.ROUND_TOO_FAR_AHEAD: (
+        "a round too far ahead of the receiver's",
+        "a selection, pass or model",
+        "Nothing: the receiver was away and catches up.",
+    ),
+    RefusalCode.SLOT_OUT_OF_RANGE: (
+        "a slot that the run or the round does not have",
+        "a selection, model or pull",
+        _SENDER,
+    ),
+    RefusalCode.NOT_SELECTED: ("a model without a selection before it", "a model", _SENDER),
+    RefusalCode.CONTRADICTS_SELECTION: (
+        "a model, or a second selection, that does not match the sender's selection",
+        "a selection or model",
+        _SENDER,
+    ),
+    RefusalCode.WEIGHT_OUT_OF_RANGE: ("a weight or count outside of its limits", "a model", _SENDER),
+    RefusalCode.DIGEST_MISMATCH: (
+        "the bytes received do not have the sender's digest",
+        "a model",
+        "Nothing: the sender sends it again. If it repeats, test the network and the memory of both machines.",
+    ),
+    RefusalCode.NON_FINITE: (
+        "NaN or infinity, or a norm beyond float32",
+        "a model or selection",
+        "Look at the sender's log: its training diverges. Lower the learning rate.",
+    ),
+    RefusalCode.NORM_BOUND: (
+        "a model beyond screening.norm_bound",
+        "a model",
+        "Look at the sender's data and log. Raise screening.norm_bound if its models are sound.",
+    ),
+    RefusalCode.LABEL_CONFLICT: (
+        "a model that fits another center than the one of its tag",
+        "a model",
+        "Nothing if it is rare. Otherwise look at the sender: its cluster tags are wrong.",
+    ),
+    RefusalCode.TOO_MANY_STREAMS: (
+        "too many streams or requests at once",
+        "any",
+        "Nothing: the sender tries again. If it repeats, look at what else calls with its key.",
+    ),
+    RefusalCode.RATE_LIMITED: (
+        "more messages per second than a caller may send",
+        "any",
+        "Nothing: the sender tries again. If it repeats, look at what else calls with its key.",
+    ),
+    RefusalCode.TOO_SLOW: (
+        "a request or transfer beyond its time limit",
+        "any",
+        "Declare upload_limit or download_limit of the slow end in the graph file, or raise timeouts.suspicion_s.",
+    ),
+    RefusalCode.SHUTTING_DOWN: ("the receiver is leaving", "any", "Nothing."),
 }
 
 
 Face = Literal["command line", "python"]
 _face: ContextVar[Face | None] = ContextVar("face", default=None)
-_set_keys: ContextVar[frozenset[str]] = ContextVar("set_keys", default=frozenset())
+_written: ContextVar[Mapping[str, str]] = ContextVar(
+    "written", default=MappingProxyType({})
+)  # option -> as the user wrote it
 
 
 @contextmanager
@@ -135,13 +246,13 @@ def names_for(face: Face) -> Iterator[None]:
 
 
 @contextmanager
-def named_by_set(*names: str) -> Iterator[None]:
-    """Name these options ``--set NAME`` in the messages of a block: the verb that runs reads them there."""
-    token = _set_keys.set(frozenset(names))
+def written_as(forms: Mapping[str, str]) -> Iterator[None]:
+    """Name options in the messages of a block as the user wrote them there: ``{"threads": "threads in options.toml"}``."""
+    token = _written.set({**_written.get(), **forms})
     try:
         yield
     finally:
-        _set_keys.reset(token)
+        _written.reset(token)
 
 
 def face() -> Face:
@@ -151,21 +262,24 @@ def face() -> Face:
 
 @dataclass(frozen=True)
 class Option:
-    """An option or argument in a message: ``--data-root`` on the command line, ``data_root`` in Python.
+    """An option or argument in a message: ``--data-root`` on the command line, ``data_root=`` in Python.
 
     >>> f"give {Option('data_root')}"
     'give --data-root'
     >>> with names_for("python"):
     ...     f"give {Option('data_root')}"
-    'give data_root'
+    'give data_root='
+    >>> with written_as({"data_root": "data_root in options.toml"}):
+    ...     f"remove {Option('data_root')}"
+    'remove data_root in options.toml'
     """
 
     name: str
 
     def __str__(self) -> str:
-        if face() != "command line":
-            return self.name
-        return f"--set {self.name}" if self.name in _set_keys.get() else f"--{self.name.replace('_', '-')}"
+        if written := _written.get().get(self.name):
+            return written
+        return f"{self.name}=" if face() == "python" else f"--{self.name.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
@@ -193,7 +307,8 @@ class ConfigProblem:
     @classmethod
     def without_effect(cls, key: Option | str, got: object, why: str) -> ConfigProblem:
         """Return the problem of a key that is given and changes nothing."""
-        return cls(key, f"no value (no effect, because {why})", repr(got), "Remove it.")
+        shown = str(got) if hasattr(got, "__fspath__") else got
+        return cls(key, f"no value (no effect, because {why})", repr(shown), "Remove it.")
 
 
 class PeerError(Exception):

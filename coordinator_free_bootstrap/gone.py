@@ -14,6 +14,11 @@ GONE = {
     "run.learning_rate_decay_rounds": "Set run.learning_rate_decay to [factor, rounds].",
     "run.final.decay_epochs": "Set run.final.decay to [factor, epochs].",
     "run.allow_disconnected": "Make a graph file of each connected part; only algorithm local runs on several parts.",
+    "run.start.rule": "Set run.start.wait_for to the same, or, in place of quorum, to a share of the neighbors such as 0.5.",
+    "run.start.quorum": "Set run.start.wait_for to this share.",
+    "run.limits.frame_bytes_max": "A frame has up to 1 MiB in every run. Remove it.",
+    "run.limits.streams_per_neighbor": "A neighbor may have 8 streams open in every run. Remove it.",
+    "run.limits.requests_per_second": "A neighbor may send 200 messages per second in every run. Remove it.",
     "run.limits.concurrent_receives": "2 models are received at a time in every run. Remove it.",
     "run.limits.rounds_ahead": "A neighbor may be 2 rounds ahead in every lockstep run. Remove it.",
     "run.limits.models_per_round": (
@@ -21,6 +26,12 @@ GONE = {
     ),
     "run.limits.weight_max": "Weights and sample counts up to 1e6 are accepted in every run. Remove it.",
     "run.limits.weight_min": "Weights from 1e-9 are sent and accepted in every run. Remove it.",
+    "run.local_unit": "Set run.batch_size to all for epochs of one step on all samples. Else remove it.",
+    "run.fold_order": "Set run.aggregation: sequential is the order of neighbor ids, on_arrival the order of arrival.",
+    "run.stale": "Set run.stale_weight: 0 drops the arrivals of an earlier round, and above 0 they are folded.",
+    "run.stale_rounds_max": (
+        "With run.stale_weight above 0, an arrival up to 1 round old is folded in every run. Remove it."
+    ),
 }
 
 

@@ -103,7 +103,7 @@ def check_hello(
         )
     found = compare(mine.meaning, theirs.meaning, f"peer {mine.sender}", f"peer {theirs.sender}")
     if found.refusal:
-        return Refusal(RefusalCode.MEANING_MISMATCH, found.refusal)
+        return found.refusal
     digests = (
         (RefusalCode.SCHEMA_MISMATCH, "model schemas", mine.schema_digest, theirs.schema_digest),
         (RefusalCode.FROZEN_MISMATCH, "frozen weights", mine.frozen_digest, theirs.frozen_digest),

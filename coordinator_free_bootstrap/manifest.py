@@ -33,11 +33,6 @@ class InRun:
     own_task: bool
 
 
-def _drops(run: Manifest) -> bool:
-    return (run.stale or ("drop" if run.pace == "lockstep" else "fold")) == "drop"
-
-
-OF_STALE = EffectiveWhen(lambda r: not _drops(r.run), "run.stale is drop")
 OF_NAMED_DATA = EffectiveWhen(lambda r: not r.own_task, lambda r: f"task {r.run.task!r} makes its own model")
 OF_DEALT_DATA = EffectiveWhen(
     lambda r: not r.own_task or r.run.split == "shard", lambda r: f"task {r.run.task!r} loads its own shards"
@@ -71,17 +66,20 @@ class _Section(BaseModel):
 class StartRule(_Section):
     """When a peer starts its first round; each peer decides by itself."""
 
-    rule: Literal["all", "quorum", "deadline", "never_alone"] = Field(
+    wait_for: Literal["all", "deadline", "never_alone"] | Annotated[float, Field(gt=0, le=1)] = Field(
         "all",
-        description="wait for all neighbors or a quorum of them, until the deadline; 'deadline': also where all neighbors "
-        "refuse this peer; 'never_alone': then for any one, also later in the run, and end after deadline_s without one",
+        description="wait until the deadline for all neighbors, or for a share of them such as 0.5; 'deadline': for all, and "
+        "begin then even if all refuse this peer; 'never_alone': for all, then for any one, also later in the run, and end after "
+        "deadline_s without one",
     )
-    quorum: Annotated[
-        float, EffectiveWhen(lambda r: r.run.start.rule == "quorum", lambda r: f"run.start.rule is {r.run.start.rule}")
-    ] = Field(0.5, gt=0, le=1, description="share of the neighbors for the rule 'quorum'")
     deadline_s: float = Field(
         600.0, gt=0, description="start after this many seconds with the neighbors that are alive"
     )
+
+    @property
+    def share(self) -> float:
+        """Share of the neighbors that is enough to begin before the deadline."""
+        return 1.0 if isinstance(self.wait_for, str) else self.wait_for
 
 
 class Timeouts(_Section):
@@ -111,12 +109,9 @@ class Timeouts(_Section):
 
 
 class Limits(_Section):
-    """Limits on messages from a neighbor; tests cover each limit and one past it (see proto/WIRE.md)."""
+    """Limits on models of neighbors; tests cover each limit and one past it (see proto/WIRE.md)."""
 
-    frame_bytes_max: int = Field(1 << 20, ge=1 << 10, le=3 << 20, description="payload bytes in one frame")
     model_bytes_max: int = Field(8 << 30, ge=1, description="encoded bytes of one model")
-    streams_per_neighbor: int = Field(8, ge=1, le=256, description="open pushes and pulls of one neighbor")
-    requests_per_second: float = Field(200.0, gt=0, description="rate limit per neighbor; bursts of up to 5 s")
     kept_bytes_max: int = Field(
         1 << 30, ge=1, description="memory for arrivals that wait for the round's close, as a trimmed mean needs them"
     )
@@ -183,9 +178,10 @@ class Manifest(_Section):
 
     local_epochs: Annotated[
         int, EffectiveWhen(lambda r: r.run.algorithm != "dpsgd", "algorithm dpsgd takes one step in a round")
-    ] = Field(2, ge=1, le=10_000, description="tau: epochs (or steps) of the training in a round")
-    local_unit: Literal["epoch", "fullbatch_step"] = Field("epoch", description="unit of local_epochs")
-    batch_size: int = Field(100, ge=1, description="samples per optimizer step")
+    ] = Field(2, ge=1, le=10_000, description="tau: epochs of the training in a round")
+    batch_size: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+        100, description="samples per optimizer step; all: an epoch is one step on all samples"
+    )
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="optimizer of the local training")
     learning_rate: float = Field(0.1, gt=0, description="eta: step size of the optimizer")
     learning_rate_decay: Decay = Field(1.0, description="factor in each round, or [factor, rounds]")
@@ -207,24 +203,24 @@ class Manifest(_Section):
     weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
 
-    aggregation: Literal["sequential", "batch"] = Field(
-        "sequential", description="running or batch mean: DFCA Eq. 8 or 7"
+    aggregation: Annotated[
+        Literal["sequential", "on_arrival", "batch"] | None,
+        EffectiveWhen(
+            lambda r: r.run.pace != "async" or r.run.aggregation != "sequential",
+            "models are folded on arrival where run.pace is async",
+        ),
+    ] = Field(
+        None,
+        description="running mean in the order of neighbor ids (sequential) or of arrival, or batch mean: DFCA Eq. 8 or 7; "
+        "default: sequential in lockstep, on_arrival in async",
     )
     mix: Literal["uniform", "metropolis"] | None = Field(None, description="averaging weights; default: by algorithm")
-    fold_order: Annotated[
-        Literal["neighbor_id", "arrival"] | None,
-        EffectiveWhen(lambda r: r.run.pace != "async" or r.run.fold_order != "neighbor_id", "run.pace is async"),
-    ] = Field(
-        None, description="order in which arrivals are folded; default: neighbor_id in lockstep, arrival in async"
-    )
-    stale: Literal["drop", "fold"] | None = Field(
-        None, description="drop or fold an arrival of an earlier round; default: drop in lockstep, fold in async"
-    )
-    stale_rounds_max: Annotated[int, OF_STALE] = Field(
-        1, ge=0, le=1000, description="highest age of an arrival for 'fold', in rounds"
-    )
-    stale_weight: Annotated[float, OF_STALE] = Field(
-        0.5, gt=0, le=1, description="rho: an arrival of age a has weight rho ** a"
+    stale_weight: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="rho: an arrival of the round before has rho times its weight; 0 drops it; "
+        "default: 0 in lockstep, 0.5 in async",
     )
     dynamic_edges: float = Field(0.0, ge=0, lt=1, description="p: probability that an edge is down in a round")
     encoding: Literal["float32", "float16", "bfloat16", "int8", "delta_int8", "delta_top10", "delta_top1"] = Field(
@@ -243,6 +239,13 @@ class Manifest(_Section):
     limits: Limits = Field(default_factory=Limits)
     screening: Screening = Field(default_factory=Screening)
     final: FinalPhase = Field(default_factory=FinalPhase)
+
+    @property
+    def rho(self) -> float:
+        """The factor of an arrival's weight for each round of its age: `stale_weight`, or what the pace implies."""
+        if self.stale_weight is not None:
+            return self.stale_weight
+        return 0.0 if self.pace == "lockstep" else 0.5
 
 
 def canonical_json(manifest: Manifest) -> str:

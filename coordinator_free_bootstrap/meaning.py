@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from coordinator_free_bootstrap.errors import Option
+from coordinator_free_bootstrap.errors import Option, Refusal, RefusalCode
 from coordinator_free_bootstrap.strict_json import loads, printable, shown, word
 from coordinator_free_bootstrap.validation import counted
 
@@ -145,21 +145,16 @@ _FIELDS = (
 
 
 class Comparison(NamedTuple):
-    """The result of `compare`, as sentences; empty where the records agree.
+    """The result of `compare`; empty where the records agree.
 
-    ``difference`` is the first one that makes averages meaningless, ``remedy`` what to do. ``warnings`` are differences that
-    may be meant. ``causes`` may explain that models have other shapes or initial values.
+    ``refusal`` has the first difference that makes averages meaningless, and what to do; None where the two may average their
+    models. ``warnings`` are differences that may be meant. ``causes`` may explain that models have other shapes or initial
+    values.
     """
 
-    difference: str = ""
-    remedy: str = ""
+    refusal: Refusal | None = None
     warnings: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
-
-    @property
-    def refusal(self) -> str:
-        """Difference and remedy; "" where the two may average their models."""
-        return self.difference and f"{self.difference}; {self.remedy}"
 
 
 def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
@@ -176,10 +171,9 @@ def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
     mine, foreign = _values(ours), _values(theirs)
     if mine is None or foreign is None:
         wrong = me if mine is None else other
-        return Comparison(
-            f"{wrong} has no record of its classes and inputs", "give both the same version of this program"
-        )
-    refusals: list[tuple[_Field, str]] = []
+        sentence = f"{wrong} has no record of its classes and inputs; give both the same version of this program"
+        return Comparison(Refusal(RefusalCode.MEANING_MISMATCH, sentence))
+    refused: list[tuple[_Field, str]] = []
     warnings, causes = [], []
     for each, a, b in _differing(mine, foreign):
         sentence = f"{each.what} differ: {me} has {_shown(a)}, {other} has {_shown(b)}{_note(a, b, me, other)}"
@@ -190,13 +184,14 @@ def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
         elif _undeclared(a, b):
             warnings.append(f"{sentence}; declare them at both peers, so that they can be compared")
         else:
-            refusals.append((each, sentence))
+            refused.append((each, sentence))
     said = tuple(warnings), (*warnings, *causes)
-    if not refusals:
-        return Comparison("", "", *said)
-    (first, sentence), *more = refusals
+    if not refused:
+        return Comparison(None, *said)
+    (first, sentence), *more = refused
     too = f"; {', '.join(each.what for each, _ in more)} differ too" if more else ""
-    return Comparison(sentence, _remedy(first, mine, foreign, me < other) + too, *said)
+    sentence += f"; {_remedy(first, mine, foreign, me < other)}{too}"
+    return Comparison(Refusal(RefusalCode.MEANING_MISMATCH, sentence), *said)
 
 
 def changes(before: Values, now: Values) -> tuple[list[str], list[str]]:
@@ -392,14 +387,13 @@ def with_known(ours: str, theirs: str) -> str:
     return text if len(text) <= MEANING_CHARS_MAX else ours
 
 
-def first_refusal(meanings: Mapping[int, str], edges: Iterable[tuple[int, int]]) -> str:
-    """Compare the records of peers of one process, edge by edge; return the first refusal, "" if there is none."""
+def first_refusal(meanings: Mapping[int, str], edges: Iterable[tuple[int, int]]) -> Refusal | None:
+    """Compare the records of peers of one process, edge by edge; return the first refusal, None if there is none."""
     if len({*meanings.values()}) == 1:
-        return ""
+        return None
     union = min(meanings.items())[1]
     for text in meanings.values():
         union = with_known(union, text)
     texts = {peer: with_known(text, union) for peer, text in meanings.items()}
-    return next(
-        (found for a, b in edges if (found := compare(texts[a], texts[b], f"peer {a}", f"peer {b}").refusal)), ""
-    )
+    found = (compare(texts[a], texts[b], f"peer {a}", f"peer {b}").refusal for a, b in edges)
+    return next((refusal for refusal in found if refusal), None)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError, UsageError
 from coordinator_free_bootstrap.validation import near
 
 Values = Mapping[str, object]
@@ -109,7 +109,7 @@ def parsed(
     except ValidationError as wrong:
         raise error(_problem(wrong, model, name, owner)) from None
     for key, value, why in without_effect(settings):
-        raise error(ConfigProblem.without_effect(name(key), str(value) if hasattr(value, "__fspath__") else value, why))
+        raise error(ConfigProblem.without_effect(name(key), value, why))
     return settings
 
 
@@ -135,6 +135,21 @@ def without_effect(settings: BaseModel, around: object = None, prefix: str = "")
         for rule in field.metadata:
             if isinstance(rule, EffectiveWhen) and (why := rule.reason(settings if around is None else around)):
                 yield key, value, why
+
+
+def refuse_given(why: str, **options: object) -> None:
+    """Refuse options that have no effect here.
+
+    Args:
+        why: they have none, as the end of a sentence.
+        options: name and value of each; None or False: not given.
+
+    Raises:
+        UsageError: the first that is given.
+    """
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise UsageError(ConfigProblem.without_effect(Option(name), value, why))
 
 
 def _problem(

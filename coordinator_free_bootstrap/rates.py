@@ -15,7 +15,7 @@ from coordinator_free_bootstrap.routes import relay_of, relayed_by
 from coordinator_free_bootstrap.validation import counted
 
 RATE_EXPECTED = 32 << 10  # bytes/s of one transfer, 0.26 Mbit/s: a slower one is cancelled, unless a limit is declared
-FRAME_BYTES_MIN = 4 << 10
+FRAME_BYTES_MIN, FRAME_BYTES_MAX = 4 << 10, 1 << 20  # payload; throughput stops growing at the upper one
 TLS_RECORD_BYTES = 16 << 10  # what crosses a relay cannot be read before the whole record is there
 UNDECLARED_FRAMES = (
     4  # frames of full size per second; at fewer, the pace would vary by more than a tenth in ten seconds
@@ -72,11 +72,11 @@ def frame_bytes(graph: Graph, sender: int, receiver: int, upload: int | None = N
         receiver: of the frames.
         upload: the sender's own limit, if it is not that of the graph file.
     """
-    timeouts, most = graph.manifest.timeouts, graph.manifest.limits.frame_bytes_max
+    timeouts = graph.manifest.timeouts
     limits = _limits(graph, sender, receiver, upload)
     patience_s = min(timeouts.suspicion_s, timeouts.idle_transfer_s) / 4
     sizes = [limit * min(FRAME_S, patience_s / sharing) for limit, sharing in limits]
-    return max(min(most, FRAME_BYTES_MIN), min([most, *map(int, sizes)])) & ~3
+    return max(FRAME_BYTES_MIN, min([FRAME_BYTES_MAX, *map(int, sizes)])) & ~3
 
 
 def check_limits(graph: Graph, peer_id: int, upload: int | None, download: int | None) -> None:
@@ -89,12 +89,7 @@ def check_limits(graph: Graph, peer_id: int, upload: int | None, download: int |
     least = 2 * degree * RATE_EXPECTED
     for name, found, declared, lowest in (
         ("upload_limit", upload, node.upload_limit, least),
-        (
-            "download_limit",
-            download,
-            node.download_limit,
-            max(least, UNDECLARED_FRAMES * graph.manifest.limits.frame_bytes_max),
-        ),
+        ("download_limit", download, node.download_limit, max(least, UNDECLARED_FRAMES * FRAME_BYTES_MAX)),
     ):
         least_rate = min(lowest, declared or lowest)
         if found is not None and found < least_rate:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 
+T = TypeVar("T")
 FOREIGN_CHARACTERS_MAX = 200  # of one text from a neighbor or peer in a log line, a table or a report
 # Control, format (bidirectional marks too), surrogate and private characters, line and paragraph separators.
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -43,15 +44,16 @@ def dumps(value: Any, **options: Any) -> str:
         return json.dumps(finite(value), allow_nan=False, **options)
 
 
-def finite(value: Any) -> Any:
-    """Return a JSON value with None in place of each NaN and Infinity, at any depth."""
+def finite(value: T) -> T:
+    """Return a JSON value with None in place of each NaN and Infinity, at any depth, and lists in place of tuples."""
+    found: Any = value
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
+        found = value if math.isfinite(value) else None
+    elif isinstance(value, dict):
+        found = {key: finite(item) for key, item in value.items()}
+    elif isinstance(value, list | tuple):
+        found = [finite(item) for item in value]
+    return cast(T, found)
 
 
 def printable(text: str, most: int = FOREIGN_CHARACTERS_MAX) -> str:

@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.gone import gone
 from coordinator_free_bootstrap.strict_json import shown, word
 
@@ -19,12 +18,12 @@ _OBJECT = frozenset({"model_type", "model_attributes_type", "dataclass_type", "d
 Location = tuple[int | str, ...]
 
 
-def sentences(error: ValidationError, model: type[BaseModel], data: object, prefix: str = "") -> list[str]:
+def sentences(error: ValidationError, model: type[BaseModel] | None, data: object, prefix: str = "") -> list[str]:
     """Return one sentence per wrong field of ``data``, without the name of the file.
 
     Args:
         error: raised by validating ``data`` against ``model``.
-        model: the outermost model; an unknown key is compared with its fields.
+        model: the outermost model; an unknown key is compared with its fields. None: it refuses no key.
         data: the JSON value that was validated.
         prefix: dotted path of ``data`` in its file, for example ``"run"``.
     """
@@ -39,7 +38,7 @@ def sentences(error: ValidationError, model: type[BaseModel], data: object, pref
         else:
             field, got = _dotted(prefix, location[:depth]), shown(value)
             rule = "an object" if kind in _OBJECT else message.removeprefix("Input should be ")
-            if kind == "extra_forbidden":
+            if kind == "extra_forbidden" and model is not None:
                 if refused := gone(_dotted(prefix, location), value):
                     expected |= {(key, ""): [sentence] for key, sentence in refused.items()}
                     continue
@@ -126,19 +125,3 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)
-
-
-def refuse_without(wanted: str, present: bool, **options: object) -> None:
-    """Refuse options that have an effect only together with another one.
-
-    Args:
-        wanted: the other option, and how to say it, for example ``--seed``.
-        present: whether it was given.
-        options: name and value of each option; None or False: not given.
-
-    Raises:
-        UsageError: an option was given without the other one.
-    """
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value not in (None, False)]
-    if given and not present:
-        raise UsageError(f"{given[0]}: has an effect only {wanted}. Remove {given[0]}.")

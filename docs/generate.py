@@ -1,4 +1,4 @@
-"""Write the generated tables of README.md and of these pages; with ``--check`` only name the pages that are out of date.
+"""Write the generated tables of README.md, of these pages and of proto/WIRE.md; ``--check`` only names the pages out of date.
 
 A generated table stands between a line ``<!-- code: NAME -->``, of `TABLES`, or ``<!-- table: NAME -->``, of the figures in
 ``benchmarks/results/NAME.json``, and a line ``<!-- end -->``.
@@ -16,15 +16,18 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from record import rendered
 
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.counters import COUNTING, Totals, entries
 from peer.observe.metrics import PeerMetrics
 from peer.store.records import KINDS, STATES, AlgorithmFields, Line, Summary, fields_of
-from peer.view.state.rows import EdgeRow, Header, PeerRow
+from peer.view.state.rows import MESSAGES, EdgeRow, Header, PeerRow
+from peer.view.state.timeline import TimelineEntry
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "proto" / "WIRE.md")
 GENERATED = re.compile(r"^(<!-- (code|table): (\S+) -->\n).*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
 MARKS = re.compile(r"^<!-- (?:(?:code|table): .*|end) -->$", re.MULTILINE)
+MANIFEST_KEY = re.compile(r"\b(limits|timeouts|screening)\.\w+")
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -74,12 +77,28 @@ def metrics() -> str:
     return table(("metric", "type", "meaning"), rows.values())
 
 
+def messages() -> str:
+    """Return the keys of the answers of a `View`, and which of them have each."""
+    keys = {name: each.help for message in MESSAGES.values() for name, each in entries(message).items()}
+    rows = []
+    for name, about in keys.items():
+        having = [f"`{method}`" for method, message in MESSAGES.items() if name in entries(message)]
+        rows.append((f"`{name}`", "all" if len(having) == len(MESSAGES) else ", ".join(having), about))
+    return table(("key", "in", "value"), rows)
+
+
 def statuses() -> str:
     """Return the states of a peer's run."""
     rows = (
         (f"`{state}`", each.help, "the peer" if each.said else "readers of its files") for state, each in STATES.items()
     )
     return table(("state", "meaning", "said by"), rows)
+
+
+def refusals() -> str:
+    """Return the codes of refusals: what each one refuses, which messages, and what to do."""
+    rows = ((f"`{code}`", code.cause, code.answers, code.remedy) for code in RefusalCode)
+    return MANIFEST_KEY.sub(r"`\g<0>`", table(("code", "cause", "in answer to", "what to do"), rows))
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -91,9 +110,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "counters": lambda: meanings(Totals, "counter"),
     "metrics": metrics,
     "states": statuses,
+    "messages": messages,
+    "timeline": lambda: meanings(TimelineEntry, "key"),
     "header": lambda: meanings(Header, "key"),
     "peers": lambda: meanings(PeerRow, "key"),
     "edges": lambda: meanings(EdgeRow, "key"),
+    "refusals": refusals,
 }
 
 

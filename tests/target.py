@@ -32,6 +32,7 @@ from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.world import AsyncioWorld
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
+from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE
 from peer.wire.security import MutualTls
 
@@ -39,7 +40,7 @@ ATTACKER, GOOD, STRANGER, OBSERVER = 1, 2, 3, "watcher"
 INCARNATION = 7
 RUN: dict[str, Any] = {
     "rounds": 4,
-    "fold_order": "arrival",
+    "aggregation": "on_arrival",
     "local_epochs": 1,
     # No timer fires during a test, so every change of state is caused by the attacker.
     "timeouts": {"heartbeat_s": 100.0, "suspicion_s": 400.0, "idle_transfer_s": 10.0, "round_deadline_s": 600.0},
@@ -151,13 +152,13 @@ class Target:
         for subject in subjects:
             async with self.channel(subject) as channel:
                 reply = await call(channel, "Hello", convert.pack_hello(self.hello(subject)))
-                assert not peer_pb2.HelloReply.FromString(reply).refusal
+                assert not peer_pb2.HelloReply.FromString(reply).HasField("refusal")
             self.world.post(ev.HandshakeDone(self.hello(subject), answered=True))
 
     async def push_good(self, index: int = 0) -> peer_pb2.PushReply:
         """Push one good model as the good neighbor."""
         model = self.model()
-        chunks = frames.model_frames(model.view(np.uint8), self.graph.manifest.limits.frame_bytes_max)
+        chunks = frames.model_frames(model.view(np.uint8), self.world.limits.frame_bytes_max)
         messages = [convert.pack_header(self.header(GOOD, index=index)), *(frame for frame, _size in chunks)]
         async with self.channel(GOOD) as channel:
             return peer_pb2.PushReply.FromString(await push(channel, messages))
@@ -233,13 +234,18 @@ class _TerminatedTls:
 
 @asynccontextmanager
 async def under_attack(
-    directory: Path, run: dict[str, Any] | None = None, *, plaintext: bool = False
+    directory: Path,
+    run: dict[str, Any] | None = None,
+    *,
+    limits: WireLimits | None = None,
+    plaintext: bool = False,
 ) -> AsyncIterator[Target]:
     """Run the peer for the duration of the block.
 
     Args:
         directory: of its state.
         run: manifest keys beside `RUN`.
+        limits: of the peer; default: those of every run.
         plaintext: serve without TLS, and still require it.
     """
     ports, pairs = free_ports(4), keys()
@@ -247,8 +253,9 @@ async def under_attack(
     manifest = parse_manifest(merged(RUN, run or {}), "target")
     graph = pin(Graph(nodes, ((0, 1), (0, 2), (2, 3)), manifest), [pair.certificate for pair in pairs.values()])
     tls = MutualTls(graph, 0, pairs[0])
-    parts = assemble(0, graph, LocalSettings(directory))
-    world = AsyncioWorld(parts, _TerminatedTls(tls) if plaintext else tls)  # type: ignore[arg-type]
+    parts = assemble(0, graph, LocalSettings.at(directory))
+    shown = _TerminatedTls(tls) if plaintext else tls
+    world = AsyncioWorld(parts, shown, limits)  # type: ignore[arg-type]
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(world.run(listening.set_result))
     try:

@@ -1,4 +1,4 @@
-"""The peer of `target.py` in a separate process, so that its memory can be measured: ``target_process.py DIRECTORY [RUN]``.
+"""The peer of `target.py` in a separate process, so that its memory can be measured: ``target_process.py DIRECTORY LIMITS``.
 
 It prints its port, its digests and all key pairs as one JSON line. Each line on stdin is answered with a JSON line: the digest
 of its state, its refusals, its stage and its buffers.
@@ -22,6 +22,7 @@ from coordinator_free_bootstrap import Subject
 from peer.core.stages import EXCHANGE
 from peer.identity.certificates import Certificate
 from peer.identity.files import KeyPair
+from peer.wire.limits import WireLimits
 
 
 def memory_bytes(pid: int) -> int:
@@ -33,8 +34,8 @@ def memory_bytes(pid: int) -> int:
 class TargetProcess:
     """A running target process; a context manager."""
 
-    def __init__(self, directory: Path, run: dict[str, Any]) -> None:
-        command = [sys.executable, str(Path(__file__)), str(directory), json.dumps(run)]
+    def __init__(self, directory: Path, limits: WireLimits) -> None:
+        command = [sys.executable, str(Path(__file__)), str(directory), json.dumps(dataclasses.asdict(limits))]
         env = os.environ | {"OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
         first = self._line()
@@ -71,9 +72,9 @@ class TargetProcess:
         self.process.stdout.close()
 
 
-async def serve(directory: Path, run: dict[str, Any]) -> None:
+async def serve(directory: Path, limits: WireLimits) -> None:
     """Run the target until stdin ends."""
-    async with under_attack(directory, run) as target:
+    async with under_attack(directory, limits=limits) as target:
         await target.connect(ATTACKER, GOOD)
         await target.reach(*EXCHANGE)
         pairs = {str(s): (p.private_key.decode(), p.chain.decode()) for s, p in target.pairs.items()}
@@ -99,4 +100,4 @@ def answer(target: Target) -> dict[str, Any]:
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    asyncio.run(serve(Path(sys.argv[1]), json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}))
+    asyncio.run(serve(Path(sys.argv[1]), WireLimits(**json.loads(sys.argv[2]))))

@@ -332,7 +332,7 @@ class Algorithm(Generic[OptionsT, StateT]):
         return measured(workspace.learner.evaluate(self.evaluation_model(workspace)))
 
     def evaluation_model(self, workspace: Workspace[StateT]) -> Vector:
-        """Return the model whose accuracy is reported: that of the peer's cluster."""
+        """Return the model whose metric value is reported: that of the peer's cluster."""
         return workspace.models.model(workspace.state.cluster_index or 0)
 
     def adopt(self, workspace: Workspace[StateT]) -> StateT:

@@ -19,6 +19,7 @@ from peer.algorithms.labels import Anchor
 from peer.algorithms.mixture import Labels
 from peer.algorithms.saved_state import array
 from peer.algorithms.sketches import Ids, Sketches, pack
+from peer.core.constants import DEFAULTS
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Select
@@ -67,8 +68,7 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
-        stale = manifest.stale or ("drop" if manifest.pace == "lockstep" else "fold")
-        self.stale_rounds_max = manifest.stale_rounds_max if stale == "fold" else 0
+        self.stale_rounds_max = DEFAULTS.stale_rounds if manifest.rho else 0
         if self.options.dp_epsilon is not None and not self.options.min_cluster_samples:
             raise ConfigError(
                 "run.options.min_cluster_samples: expected 1 or more (10 is usual) with run.options.dp_epsilon, got "

@@ -18,7 +18,7 @@ from coordinator_free_bootstrap.manifest import factor_and_period
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm
 from peer.algorithms.held_out import Indices, folds
-from peer.algorithms.learner import Fields, Unit, measured
+from peer.algorithms.learner import Fields, measured
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
@@ -50,7 +50,7 @@ def tuned(
     Args:
         workspace: of the peer.
         model: float32 [d]; not changed.
-        epochs: or steps on all samples, where ``run.local_unit`` counts full-batch steps.
+        epochs: of the phase.
         indices: of the training samples to use, int64 [m]; None: all.
         purpose: of the seed.
         *path: of the seed.
@@ -59,13 +59,10 @@ def tuned(
     rate = settings.learning_rate or workspace.base_learning_rate / 2
     factor, period = factor_and_period(settings.decay)
     each = period if factor < 1 else left
-    unit: Unit = "epoch" if workspace.manifest.local_unit == "epoch" else "fullbatch_step"
     while left > 0:
         plan = workspace.plan(workspace.seed(purpose, *path, *([block] if block else [])))
         decayed = rate * factor**block
-        model, _ = workspace.fit(
-            model, replace(plan, epochs=min(each, left), learning_rate=decayed, unit=unit, indices=indices)
-        )
+        model, _ = workspace.fit(model, replace(plan, epochs=min(each, left), learning_rate=decayed, indices=indices))
         left, block = left - each, block + 1
     return model
 

@@ -19,7 +19,8 @@ Part = Literal["train", "validation", "test"]
 Fields: TypeAlias = dict[str, Any]  # of a line of the history: JSON values
 
 
-Unit = Literal["epoch", "fullbatch_step", "step"]
+Unit = Literal["epoch", "step"]
+BatchSize: TypeAlias = int | Literal["all"]  # samples of a step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,10 +37,11 @@ class TrainingPlan:
         sample_weights: float32 [n], of all training samples; the objective is sum(w * loss) / batch size
             (FedEM, Marfoq et al. 2021, arXiv:2108.10252).
         proximal: (center float32 [d], strength): adds strength * (theta - center) to the gradient of parameters.
-        unit: "epoch", "step" (mini-batches), or "fullbatch_step" (one gradient over all samples, as the code of IFCA,
-            arXiv:2006.04088).
+        unit: "epoch" or "step".
         optimizer: used if the task has none.
-        batch_size: None: the learner's. A last batch of one sample is dropped if the model has BatchNorm.
+        batch_size: samples of a step; "all": of all samples, in their order (one gradient, as the code of IFCA,
+            arXiv:2006.04088), and an epoch is one step; None: the learner's. A last batch of one sample is dropped if the
+            model has BatchNorm.
         gradient_clip: a step's gradient with a larger norm is scaled down to it.
         only: names of the parameters to train; the others do not change. Buffers change always.
         optimizer_state: of an earlier training, {} for none; given, the statistics have that of this training's end. None: a
@@ -57,7 +59,7 @@ class TrainingPlan:
     proximal: tuple[Vector, float] | None = None
     unit: Unit = "epoch"
     optimizer: Literal["sgd", "adam"] = "sgd"
-    batch_size: int | None = None
+    batch_size: BatchSize | None = None
     gradient_clip: float | None = None
     only: frozenset[str] | None = None
     optimizer_state: Mapping[str, Vector] | None = None
@@ -80,7 +82,7 @@ class TrainStats:
 class Evaluation:
     """Metric and loss of a model on one part of the shard."""
 
-    metric: float  # accuracy in [0, 1], or the metric of the task
+    metric: float  # value of the task's metric
     loss: float
     samples: int
     metric_name: str = "accuracy"
@@ -147,7 +149,7 @@ class Learner(Protocol):
         """Return a trained copy of a model, a new float32 [d]; the input is not changed."""
 
     def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
-        """Return accuracy (or the task's metric) and mean loss."""
+        """Return the metric value and the mean loss."""
 
     def predict_proba(self, theta: Vector, part: Part = "test") -> npt.NDArray[np.float32]:
         """Return class probabilities [n, C] (regression: predictions)."""

@@ -110,5 +110,5 @@ class Privacy:
             "below 1. At this delta, proved for one update is epsilon "
             f"{self.proved_epsilon(self.sensitivity):,.1f} with the assumption, "
             f"{self.proved_epsilon(2 * self.clip_norm):,.1f} without it. The guarantee covers the sent models only, not the "
-            "selected clusters, the timing, the accuracy in records, or later runs; it is not sample-level DP-SGD."
+            "selected clusters, the timing, the metric values in records, or later runs; it is not sample-level DP-SGD."
         )

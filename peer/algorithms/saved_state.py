@@ -22,7 +22,7 @@ from coordinator_free_bootstrap.strict_json import shown
 from peer.core.decisions import AlgorithmState
 
 StateT = TypeVar("StateT", bound=AlgorithmState)
-Arrays = Mapping[str, npt.NDArray[Any]]
+Arrays = Mapping[str, np.ndarray]
 _FORM = "array"
 
 
@@ -30,11 +30,11 @@ _FORM = "array"
 class _Form:
     """What an array of a state looks like."""
 
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     axes: int
     optional: bool
 
-    def problem(self, found: npt.NDArray[Any] | None) -> str:
+    def problem(self, found: np.ndarray | None) -> str:
         """Return what is wrong with an array of a checkpoint; "": nothing."""
         if found is None:
             return "" if self.optional else "none"
@@ -56,7 +56,7 @@ def array(dtype: npt.DTypeLike, axes: int, *, optional: bool = False) -> Any:
     return field(default_factory=lambda: np.zeros((0,) * axes, dtype), compare=False, metadata=form)
 
 
-def saved(state: AlgorithmState) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+def saved(state: AlgorithmState) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return a state as JSON values and arrays, each by field."""
     values = {each.name: getattr(state, each.name) for each in fields(state)}
     arrays = {each.name: values.pop(each.name) for each in fields(state) if _form(each)}

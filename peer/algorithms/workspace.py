@@ -79,7 +79,6 @@ class Workspace(Generic[StateT_co]):
             learning_rate=self.learning_rate,
             momentum=m.momentum,
             weight_decay=m.weight_decay,
-            unit=m.local_unit,
             optimizer=m.optimizer,
             batch_size=m.batch_size,
             gradient_clip=m.gradient_clip,

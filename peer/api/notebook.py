@@ -13,7 +13,7 @@ TRACE_VARIABLE = "PEER_TRACEBACK"  # of the environment
 
 def show_one_sentence(error: PeerError) -> None:
     """Let IPython show the sentence of an error; it asks an exception for this method."""
-    error._render_traceback_ = partial(_lines, error)  # type: ignore[attr-defined]
+    vars(error)["_render_traceback_"] = partial(_lines, error)
 
 
 def _lines(error: PeerError) -> list[str]:

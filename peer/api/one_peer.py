@@ -123,7 +123,7 @@ async def _to_end(
     from peer.store.state_dir import StateDir
 
     schedule = schedule_of(options)
-    settings = LocalSettings.of(options, page=metrics, check_task=True, task=task)
+    settings = LocalSettings(options, metrics, check_task=True, task=task)
     live = part("LiveExport")(settings.state_dir, options["export"])
 
     async def ready() -> AsyncioWorld:
@@ -145,8 +145,8 @@ async def _to_end(
         )
     if status == "alone" and not is_completed(StateDir(settings.state_dir)):
         raise AloneError(
-            f"peer {peer_id}: no neighbor was live for run.start.deadline_s, and run.start.rule is never_alone. Call peer.run "
-            "again when its neighbors are back: it resumes."
+            f"peer {peer_id}: no neighbor was live for run.start.deadline_s, and run.start.wait_for is never_alone. Call "
+            "peer.run again when its neighbors are back: it resumes."
         )
     return status, settings.state_dir
 

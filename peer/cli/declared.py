@@ -18,11 +18,11 @@ Verb = Callable[..., None]
 
 
 def takes_options(parameter: str, declared: type, *names: str) -> Callable[[Verb], Verb]:
-    """Replace a parameter of a verb by declared options; the verb gets their values under its name.
+    """Replace a parameter of a verb by declared options; the verb gets under its name those that the user gives, by name.
 
     Args:
         parameter: of the verb.
-        declared: a `TypedDict`, whose values by name the verb gets, or a `BaseModel`, of which it gets an object.
+        declared: a `TypedDict`.
         names: of the options that the verb has; none: all.
     """
     fields = fields_of(declared)
@@ -30,7 +30,7 @@ def takes_options(parameter: str, declared: type, *names: str) -> Callable[[Verb
 
     def decorate(verb: Verb) -> Verb:
         hints = get_type_hints(verb, include_extras=True)
-        parameters: list[Parameter] = []
+        parameters = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
         for name, own in signature(verb).parameters.items():
             if name == parameter:
                 parameters += [typer_parameter(each, fields[each]) for each in chosen]
@@ -38,16 +38,27 @@ def takes_options(parameter: str, declared: type, *names: str) -> Callable[[Verb
                 parameters.append(own.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY))
 
         @wraps(verb)
-        def with_options(**values: Any) -> None:
-            given = {name: values.pop(name) for name in chosen}
-            given = {name: value for name, value in given.items() if value is not None}
-            verb(**{parameter: declared(**given)}, **values)
+        def with_options(context: typer.Context, **values: Any) -> None:
+            read = {name: values.pop(name) for name in chosen}
+            given = {name: value for name, value in read.items() if _is_given(context, name)}
+            verb(**{parameter: given}, **values)
 
-        with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
-        return with_options
+        return with_parameters(with_options, parameters)
 
     return decorate
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Return whether the user gave an option, be it with the value of its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def with_parameters(verb: Verb, parameters: list[Parameter]) -> Verb:
+    """Return a verb that typer reads as having these parameters."""
+    vars(verb)["__signature__"] = Signature(parameters)
+    verb.__annotations__ = {each.name: each.annotation for each in parameters}
+    return verb
 
 
 def typer_parameter(name: str, field: FieldInfo) -> Parameter:

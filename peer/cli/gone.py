@@ -38,6 +38,7 @@ GONE = {
     "experiment table --curves": "--out FOLDER",
     "chaos --every": "--for SECONDS:EVERY",
     "deploy swarm --constraint": "--node KEY==VALUE",
+    "deploy swarm --page-port": "PAGE_PORT=NUMBER docker stack deploy ...",
     "deploy kubernetes --namespace": "--name NAMESPACE/NAME",
     "deploy kubernetes --node-selector": "--pod node=LABEL=VALUE",
     **{
@@ -53,6 +54,8 @@ GONE = {
     "predict --model": "peer predict MODEL INPUT",
     "predict --input": "peer predict MODEL INPUT",
     **{f"run --{name.replace('_', '-')}": f"--{new} {form}" for name, (new, form) in REPLACED.items()},
+    "status --watch": "peer watch GRAPH.JSON --terminal",
+    "keygen --days": "a certificate of 730 days, renewed with peer graph pin --rotate",
     "watch --host": "--listen [HOST:]PORT",
     "watch --port": "--listen [HOST:]PORT",
     "doctor --cert": "--certs DIR with peer-<id>.pem and peer-<id>.key",
@@ -73,8 +76,8 @@ def name_successor(error: Exception) -> None:
     for gone, successor in GONE_VERBS.items():
         group, _, name = gone.rpartition(" ")
         if group == verb and getattr(error, "message", "").startswith(f"No such command '{name}'."):
-            error.message = f"expected {successor}, got {gone}, which was removed."  # type: ignore[attr-defined]
+            vars(error)["message"] = f"expected {successor}, got {gone}, which was removed."
     if option is None or not hasattr(error, "possibilities"):
         return
     if instead := GONE.get(f"{verb} {option}", GONE.get(option)):
-        error.message, error.possibilities = f"expected {instead}, got {option}, which was removed.", None  # type: ignore[attr-defined]
+        vars(error).update(message=f"expected {instead}, got {option}, which was removed.", possibilities=None)

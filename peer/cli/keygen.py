@@ -14,10 +14,9 @@ def keygen(
         str | None, typer.Option(help="Instead of --id: name of an observer, which may only read status.")
     ] = None,
     federation: Annotated[str, typer.Option(help="run.federation of the graph file.")] = "federation",
-    days: Annotated[int, typer.Option(min=1, max=36500, help="Days until the certificate expires.")] = 730,
     out: Annotated[Path, typer.Option(help="Folder for the two files.", readable=False)] = Path("certs"),
 ) -> None:
-    """Generate a private key (mode 0600, keep it on this device) and a certificate for `peer graph pin`.
+    """Generate a private key (mode 0600, keep it on this device) and a certificate for `peer graph pin`, valid for 730 days.
 
     Example: peer keygen --id 3 --out certs
     """
@@ -29,7 +28,7 @@ def keygen(
     subject = observer if peer_id is None else peer_id
     if subject is None or (peer_id is not None and observer is not None):
         raise UsageError("peer keygen: give either --id N for a peer or --observer NAME")
-    files = make_files(out, federation, subject, days=days)
+    files = make_files(out, federation, subject)
     certificate = Certificate.from_pem(read_file(files.certificate, "certificate"), str(files.certificate))
     typer.echo(certificate.fingerprint)
     typer.echo(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
 import typer
 from pydantic import Field
 
-from coordinator_free_bootstrap.errors import named_by_set
+from coordinator_free_bootstrap.errors import written_as
 from coordinator_free_bootstrap.options import fields_of, model_of, parsed
 from coordinator_free_bootstrap.strict_json import loads
-from peer.cli.declared import option_of
+from peer.cli.declared import option_of, with_parameters
 from peer.runtime.local_options import DataRoot as LocalDataRoot
 from peer.runtime.local_options import Download as LocalDownload
 from peer.runtime.local_options import LocalOptions
@@ -29,9 +29,7 @@ Settings = Annotated[
     typer.Option("--set", metavar="RUN.KEY=VALUE", help="Set a manifest key, e.g. run.split_options.k=4. Repeatable."),
 ]
 _LOCAL = fields_of(LocalOptions)
-DataRoot = Annotated[Path | None, option_of("data_root", _LOCAL["data_root"])]
 Exports = Annotated[list[str] | None, option_of("export", _LOCAL["export"])]
-Amp = Annotated[str | None, option_of("amp", _LOCAL["amp"])]
 
 
 class ProblemKeys(TypedDict, total=False):
@@ -78,12 +76,16 @@ class Problem:
         """
         from coordinator_free_bootstrap.errors import UsageError
 
-        return parsed(KEYS, local_settings(self.settings, KEYS.model_fields)[0], error=UsageError)
+        return parsed(KEYS, self._split[0], error=UsageError)
 
     @property
     def run_settings(self) -> list[str]:
         """Return the settings of manifest keys."""
-        return local_settings(self.settings, KEYS.model_fields)[1]
+        return self._split[1]
+
+    @cached_property
+    def _split(self) -> tuple[dict[str, object], list[str]]:
+        return local_settings(self.settings, KEYS.model_fields)
 
     @property
     def names_task(self) -> bool:
@@ -161,12 +163,15 @@ def takes_problem(verb: Callable[..., None]) -> Callable[..., None]:
     @wraps(verb)
     def with_problem(**values: Any) -> None:
         problem = Problem(graph=values.pop("graph"), settings=values.pop("settings"))
-        with named_by_set(*KEYS.model_fields):
+        with written_as({**by_set(KEYS.model_fields), "task": "--set run.task"}):
             verb(problem=problem, **values)
 
-    with_problem.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    with_problem.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return with_problem
+    return with_parameters(with_problem, parameters)
+
+
+def by_set(names: Iterable[str]) -> dict[str, str]:
+    """Return how messages name options that a verb reads with ``--set``."""
+    return {name: f"--set {name}" for name in names}
 
 
 def set_keys(settings: list[str]) -> frozenset[str]:

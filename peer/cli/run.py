@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from coordinator_free_bootstrap.errors import AloneError, PeerError
 from coordinator_free_bootstrap.options import fields_of
 from peer.cli.declared import takes_options
 from peer.cli.trace import traceback_wanted
 from peer.rings import part
 from peer.runtime.imports import importing
 from peer.runtime.local_options import IN_FILE, LocalOptions, complete_options, log_form, metrics_of
-from peer.runtime.options_file import options_in
+from peer.runtime.options_file import options_in, written_in
 from peer.runtime.slow_start import told
 
 ON_THE_LINE = tuple(name for name in fields_of(LocalOptions) if name not in IN_FILE)
@@ -45,31 +47,37 @@ def run(
 
     Example: peer run --id 3 --neighbors graph.json
     """
-    from peer.observe.logs import setup_logging
-    from peer.runtime.ending import exit_on_signals, is_completed, wait_for_signal
+    from peer.runtime.ending import exit_on_signals
 
     exit_on_signals()
-    if options_file is not None:
-        defaults = complete_options(peer_id, {})
-        given = {name: value for name, value in options.items() if value != defaults[name]}  # type: ignore[literal-required]
-        options = complete_options(peer_id, options_in(options_file) | given)
-    level, style = log_form(options["log"])
-    setup_logging(peer_id, level=level, style=style)
-    with told("importing PyTorch and gRPC"), importing():
-        from coordinator_free_bootstrap import load_graph
-        from coordinator_free_bootstrap.errors import AloneError, PeerError
-        from peer.runtime.assembly import LocalSettings
-        from peer.runtime.process import run_peer
-        from peer.runtime.schedule import schedule_of
-        from peer.runtime.windows import run_peer_in_windows
-        from peer.store.state_dir import StateDir
-        from peer.tasks.given_keys import warn_without_effect
+    in_file = {} if options_file is None else options_in(options_file)
+    with written_in(options_file, in_file.keys() - options.keys()):
+        code = _run(peer_id, neighbors, {**in_file, **options})
+    raise typer.Exit(code)
 
-    serving, metrics, stay = ExitStack(), None, options["stay"]
+
+def _run(peer_id: int, neighbors: Path, given: Mapping[str, object]) -> int:
+    """Run one peer with the options that the user gave; return the exit code."""
+    from peer.observe.logs import setup_logging
+    from peer.runtime.ending import is_completed, wait_for_signal
+
+    setup_logging(peer_id)
+    serving, metrics, stay = ExitStack(), None, given.get("stay")
     try:
-        options = complete_options(peer_id, options)
+        options = complete_options(peer_id, given)
+        level, style = log_form(options["log"])
+        setup_logging(peer_id, level=level, style=style)
+        with told("importing PyTorch and gRPC"), importing():
+            from coordinator_free_bootstrap import load_graph
+            from peer.runtime.assembly import LocalSettings
+            from peer.runtime.process import run_peer
+            from peer.runtime.schedule import schedule_of
+            from peer.runtime.windows import run_peer_in_windows
+            from peer.store.state_dir import StateDir
+            from peer.tasks.given_keys import warn_without_effect
+
         metrics = serving.enter_context(metrics_of(options))
-        settings = LocalSettings.of(options, page=metrics, check_task=True, traceback=traceback_wanted())
+        settings = LocalSettings(options, metrics, check_task=True, traceback=traceback_wanted())
         if settings.proxy:
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
         graph = load_graph(neighbors)
@@ -91,4 +99,4 @@ def run(
             wait_for_signal("stopped by an error that a restart does not repair")
         elif code in (0, AloneError.exit_code) and stay == "completed" and is_completed(StateDir(settings.state_dir)):
             wait_for_signal("run completed")
-    raise typer.Exit(code)
+    return code

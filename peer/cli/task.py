@@ -35,7 +35,6 @@ def check(
         peer_id,
         learning_rate=manifest.learning_rate,
         batch_size=manifest.batch_size,
-        full_batch=manifest.local_unit == "fullbatch_step",
     )
     if as_json:
         print_json({"task": task, "works": True, **{f.what: f.seen for f in findings}})

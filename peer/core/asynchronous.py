@@ -18,7 +18,7 @@ class Async:
     def __init__(self, state: State) -> None:
         m = state.manifest
         self._state = state
-        self.stale_rounds_max = 0 if m.stale == "drop" else m.stale_rounds_max
+        self.stale_rounds_max = state.constants.stale_rounds if m.rho else 0
         self.rounds_ahead_max: int | None = None
         self.models_per_round_max: int | None = 1 if m.screening.trimmed_mean else state.constants.models_per_round
 

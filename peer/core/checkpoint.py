@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Checkpoint:
     """
 
     round_index: int
-    arrays: dict[str, NDArray[Any]]
+    arrays: dict[str, np.ndarray]
     state: dict[str, Any]
 
-    def arrays_of(self, kind: str) -> dict[str, NDArray[Any]]:
+    def arrays_of(self, kind: str) -> dict[str, np.ndarray]:
         """Return the arrays ``<kind>/<name>`` by name."""
         prefix = f"{kind}/"
         return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}

@@ -16,6 +16,7 @@ class Constants:
         concurrent_receives: models received at the same time, from all neighbors.
         rounds_ahead: lockstep: rounds that a neighbor may be ahead.
         models_per_round: async: models of one neighbor and slot folded in a round; peers of equal speed drift by one.
+        stale_rounds: highest age, in rounds, of an arrival that is folded; 0 where ``run.stale_weight`` is 0.
         weight_max: largest weight or sample count accepted from a neighbor.
         weight_min: smallest weight; a model of less weight is not sent.
     """
@@ -26,6 +27,7 @@ class Constants:
     concurrent_receives: int = 2
     rounds_ahead: int = 2
     models_per_round: int = 2
+    stale_rounds: int = 1
     weight_max: float = 1e6
     weight_min: float = 1e-9
 

@@ -60,7 +60,7 @@ class Contacts:
             return
         is_new = hello.incarnation > neighbor.incarnation or not neighbor.connected
         was_known = neighbor.connected
-        neighbor.refusal = ""
+        neighbor.refusal = None
         if event.answered:
             neighbor.hello_at, neighbor.hello_in_flight, neighbor.hello_failures = None, False, 0
             neighbor.unreachable = False
@@ -108,26 +108,26 @@ class Contacts:
         neighbor.hello_failures += 1
         pause_s = backoff_s(neighbor.hello_failures, 0.5, max(RETRY_MAX_S, self._timeouts.heartbeat_s))
         neighbor.hello_at = now + min(pause_s, self._timeouts.suspicion_s)
-        if event.refusal is not None:
-            neighbor.refusal = event.reason if event.refusal in MISCONFIGURED else ""
+        if isinstance(event.why, Refusal):
+            neighbor.refusal = event.why if event.why.code in MISCONFIGURED else None
             neighbor.hello_at = now + self._timeouts.suspicion_s
-            if event.refusal is RefusalCode.SHUTTING_DOWN:  # it is leaving, and says hello when it is back
+            if event.why.code is RefusalCode.SHUTTING_DOWN:  # it is leaving, and says hello when it is back
                 return
-            message = f"peer {neighbor.id} refused the handshake: {event.reason}"
+            message = f"peer {neighbor.id} refused the handshake: {event.why}"
             self._state.log_neighbor("error", message, neighbor.id, "handshake")
             return
         self.changed(neighbor, neighbor.liveness.call_failed(now))
         if neighbor.unreachable and neighbor.hello_failures in WARNED_AT:
             message = (
                 f"peer {neighbor.id} sends messages but does not answer ours, so rounds do not wait for it; check its address "
-                f"in the graph file and that its port is open to this peer: {event.reason}"
+                f"in the graph file and that its port is open to this peer: {event.why}"
             )
             self._state.log_neighbor("warning", message, neighbor.id, "unreachable")
 
     def hello_refused(self, event: ev.HelloRefused) -> None:
         """Note that a neighbor does not agree on the run, as our own hello would find out; its host has logged it."""
         if event.refusal.code in MISCONFIGURED:
-            self._state.neighbors[event.neighbor].refusal = event.refusal.reason
+            self._state.neighbors[event.neighbor].refusal = event.refusal
 
     def incarnation_raised(self, event: ev.IncarnationRaised) -> None:
         """Go on under a higher incarnation, in which neighbors get everything again."""
@@ -175,19 +175,19 @@ class Contacts:
         neighbor = self._state.neighbors[event.neighbor]
         neighbor.heartbeat_in_flight = False
         if event.refusal is not None:
-            self.refused_by(neighbor, event.refusal, "", now)
+            self.refused_by(neighbor, event.refusal, now)
         elif not event.lost:
             self.changed(neighbor, neighbor.liveness.answered(now))
         elif not event.moving:
             self.changed(neighbor, neighbor.liveness.call_failed(now))
 
-    def refused_by(self, neighbor: Neighbor, refusal: RefusalCode, reason: str, now: float) -> None:
+    def refused_by(self, neighbor: Neighbor, refusal: Refusal, now: float) -> None:
         """React to a neighbor that refused our message: it may need our hello; otherwise the operator should know."""
-        if refusal in CURED_BY_HELLO:
+        if refusal.code in CURED_BY_HELLO:
             self._retry_hello(neighbor, now)
             return
-        message = f"peer {neighbor.id} refused a message of ours: {refusal} {reason}"
-        self._state.log_neighbor("warning", message, neighbor.id, str(refusal))
+        message = f"peer {neighbor.id} refused a message of ours: {refusal}"
+        self._state.log_neighbor("warning", message, neighbor.id, str(refusal.code))
 
     # ---- failure detection ------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Contacts:
             self._state.emit(do.CancelSend(neighbor.id))
             neighbor.outbox.failed(NOW)
         for arrival in self._state.arrivals.unread_of(neighbor.id):
-            self._state.refuse(arrival, Refusal(RefusalCode.NO_HANDSHAKE, "marked dead, or of an older incarnation"))
+            self._state.answer(arrival, Refusal(RefusalCode.NO_HANDSHAKE, "marked dead, or of an older incarnation"))
 
     def check(self, now: float) -> None:
         """Mark silent neighbors; send the hellos and heartbeats that are due."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Literal, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,18 @@ class Totals:
         """Yield (name, count) of all counters."""
         return ((each.name, getattr(self, each.name)) for each in fields(self))
 
-    def add(self, counts: Mapping[str, Any], names: Iterable[str]) -> None:
+    def add(self, counts: Mapping[str, object], names: Iterable[str]) -> None:
         """Add what a line counts under these names; None counts nothing."""
         for name in names:
-            if count := counts.get(name):
-                setattr(self, name, getattr(self, name) + int(count))
+            if isinstance(count := counts.get(name), int):
+                self[name] += count
+
+    @classmethod
+    def of(cls, line: Mapping[str, object]) -> Totals:
+        """Return what a line of the history counts."""
+        found = cls()
+        found.add(line, COUNTERS)
+        return found
 
     def as_json(self) -> dict[str, int]:
         """Return the counters that are not 0."""

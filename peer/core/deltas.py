@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 import xxhash
 
-from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode, RemoteProtocolError
 from peer.core.averaging import Vector
 from peer.core.encoding import FULL, Payload, decode, encode, payload_size
 from peer.core.messages import ModelHeader, Outcome, PushReply
@@ -117,9 +117,9 @@ class DeltaSender:
         """Note which model a neighbor has now; a wrong note costs one refusal."""
         pair = neighbor, header.slot
         offer = self._offers.get(SnapshotKey(header.round_index, header.step, header.slot))
-        if offer is not None and reply.outcome in (Outcome.FOLDED, Outcome.DUPLICATE):
+        if offer is not None and reply in (Outcome.FOLDED, Outcome.DUPLICATE):
             self._known[pair] = incarnation, offer.published(self._schema, self._encoding).name
-        elif reply.refusal is RefusalCode.NO_BASE:
+        elif isinstance(reply, Refusal) and reply.code is RefusalCode.NO_BASE:
             self._known.pop(pair, None)
 
     def drop(self, before_round: int) -> None:

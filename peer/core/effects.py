@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.arrivals import Arrival
-from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, Select
+from peer.core.messages import Control, Heartbeat, ModelHeader, PushReply, Select
 
 Status = Literal["completed", "left", "refused", "alone"]
 WorkKind = Literal["assign", "train", "end_step", "close", "adopt", "final"]
@@ -71,9 +70,7 @@ class AnswerArrival:
     """Send the final answer to a push and forget it (unless a `FoldArrival` of it is still to be done)."""
 
     arrival: Arrival
-    outcome: Outcome
-    refusal: RefusalCode | None = None
-    reason: str = ""
+    reply: PushReply
 
 
 @dataclass(frozen=True, slots=True)

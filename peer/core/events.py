@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator_free_bootstrap.errors import Refusal, RefusalCode
+from coordinator_free_bootstrap.errors import Refusal
 from peer.core.arrivals import Arrival
 from peer.core.decisions import AlgorithmState
 from peer.core.effects import WorkKind
-from peer.core.messages import Heartbeat, Hello, Outcome, Pass, Select
+from peer.core.messages import Heartbeat, Hello, Pass, Select
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,10 @@ class HandshakeDone:
 
 @dataclass(frozen=True, slots=True)
 class HandshakeFailed:
-    """A neighbor refused our hello, or did not answer it (``refusal`` None)."""
+    """A neighbor refused our hello, or did not answer it: then ``why`` is a sentence."""
 
     neighbor: int
-    refusal: RefusalCode | None
-    reason: str
+    why: Refusal | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class ArrivalLost:
     """
 
     arrival: Arrival
-    refusal: RefusalCode | None = None
+    refusal: Refusal | None = None
     stalled: bool = False
 
 
@@ -109,12 +108,10 @@ class ArrivalFolded:
 
 @dataclass(frozen=True, slots=True)
 class SendAnswered:
-    """A neighbor answered the control message or push in flight."""
+    """A neighbor took the control message or push in flight (``refusal`` None), or refused it."""
 
     neighbor: int
-    outcome: Outcome
-    refusal: RefusalCode | None = None
-    reason: str = ""
+    refusal: Refusal | None = None
     size_bytes: int | None = None  # of the payload, if it differs from that of the header in flight
 
 
@@ -138,7 +135,7 @@ class HeartbeatAnswered:
     """A neighbor acknowledged a heartbeat (``refusal`` None), refused it, or did not answer (``lost``)."""
 
     neighbor: int
-    refusal: RefusalCode | None = None
+    refusal: Refusal | None = None
     lost: bool = False
     moving: bool = False  # model bytes went to this neighbor meanwhile; the heartbeat may wait behind them
 

@@ -35,8 +35,8 @@ class Moment:
 
     @property
     def waits_for_any(self) -> bool:
-        """Whether `run.start.rule` makes a peer without a live neighbor wait."""
-        return self.state.manifest.start.rule == "never_alone" and not self.state.live()
+        """Whether `run.start.wait_for` makes a peer without a live neighbor wait."""
+        return self.state.manifest.start.wait_for == "never_alone" and not self.state.live()
 
 
 class InvariantBroken(LocalProtocolError):

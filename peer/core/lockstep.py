@@ -1,7 +1,8 @@
 """The lockstep pace: a step waits for its live neighbors, and models are folded in the order of neighbor ids. Pure.
 
 A step is over when each live and near neighbor has delivered all that it announced and has taken all that is offered to it, or
-at the round deadline. So the result of a round does not depend on timing.
+at the round deadline. So the result of a round does not depend on timing; with ``run.aggregation`` on_arrival, where models are
+folded as they come, up to rounding.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class Lockstep:
     def __init__(self, state: State) -> None:
         m = state.manifest
         self._state = state
-        self.folds_in_order = m.fold_order != "arrival"
-        self.stale_rounds_max = m.stale_rounds_max if m.stale == "fold" else 0
+        self.folds_in_order = m.aggregation != "on_arrival"
+        self.stale_rounds_max = state.constants.stale_rounds if m.rho else 0
         self.rounds_ahead_max: int | None = state.constants.rounds_ahead
         self.models_per_round_max: int | None = None
         self.rate = RoundRate(state.constants.rate_window_rounds, state.round_seconds)

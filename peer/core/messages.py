@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.handshake import Introduction
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 
 
 class Phase(StrEnum):
@@ -34,14 +34,13 @@ class Hello(Introduction):
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    """Answer to a hello: the receiver's own hello, or a refusal with a reason.
+    """Answer to a hello: the receiver's own hello, and the refusal if it does not accept the sender's.
 
     ``cannot_dial``: the receiver's own hellos do not reach the sender, which should offer it a tunnel.
     """
 
     hello: Hello
-    refusal: RefusalCode | None = None
-    reason: str = ""
+    refusal: Refusal | None = None
     cannot_dial: bool = False
 
 
@@ -119,22 +118,15 @@ class ModelHeader:
 
 
 class Outcome(StrEnum):
-    """What the receiver did with a push; sent in the reply. Duplicate and stale are outcomes, not errors."""
+    """What the receiver did with a push that it did not refuse. Duplicate and stale are outcomes, not errors."""
 
     FOLDED = "folded"
     DUPLICATE = "duplicate"
     STALE = "stale"
     UNUSED = "unused"  # complete and valid, but its receiver has closed the round
-    REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class PushReply:
-    """The receiver's answer to one push."""
-
-    outcome: Outcome
-    refusal: RefusalCode | None = None
-    reason: str = ""
+PushReply = Outcome | Refusal  # the receiver's answer to one push
 
 
 @dataclass(frozen=True, slots=True)

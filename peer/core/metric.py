@@ -5,14 +5,24 @@ Values of the metric have the same keys for every task: ``metric_value`` in a re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Required
 
 import numpy as np
+from pydantic import Field
+from typing_extensions import TypedDict
 
 MORE_METRICS_MAX = 32  # of a task, beside its metric
 _ACCURACY = "accuracy"
+
+
+class MetricRecord(TypedDict, total=False):
+    """A metric in a start line or a report, and in a status or a summary with its last value."""
+
+    name: Required[Annotated[str, Field(min_length=1, max_length=64)]]
+    higher_is_better: Required[bool]
+    share: Required[bool]
+    value: Annotated[float, Field(allow_inf_nan=False)] | None
 
 
 @dataclass(frozen=True)
@@ -83,11 +93,11 @@ class Metric:
 
     # ---- JSON -----------------------------------------------------------------------------------------------------------
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> MetricRecord:
         """Return the metric as the JSON object ``metric`` of start lines, summaries, statuses and reports."""
         return {"name": self.name, "higher_is_better": self.higher_is_better, "share": self.share}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Metric:
+    def from_json(cls, value: MetricRecord) -> Metric:
         """Return the metric of a JSON object that is checked already."""
         return cls(value["name"], value["higher_is_better"], value["share"])

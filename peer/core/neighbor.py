@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.seeds import uniform
 from peer.core.backoff import backoff_s
 from peer.core.liveness import LIVE, Liveness
@@ -44,7 +45,7 @@ class Neighbor:
     )
     waited_from: int = 0  # the first round that waits for it again
     unreachable: bool = False  # heard, but it has not answered since
-    refusal: str = ""  # why one of us refused the other's last hello for good; "" if none did
+    refusal: Refusal | None = None  # why one of us refused the other's last hello for good
 
     hello_at: float | None = 0.0  # when to send a hello; None: not needed, or in flight
     hello_sent_at: float = float("-inf")

@@ -25,7 +25,7 @@ class Receiver:
         self._pace = pace
         self._contacts = contacts
         self._buffers = Buffers(
-            state.arrivals, state.constants.concurrent_receives, state.manifest.timeouts, state.refuse
+            state.arrivals, state.constants.concurrent_receives, state.manifest.timeouts, state.answer
         )
         self._answered = False
 
@@ -155,12 +155,12 @@ class Receiver:
         rejection = self._rejects_header(header)
         if rejection is not None:
             state.refusals[rejection.code] += 1
-            state.refuse(arrival, rejection)
+            state.answer(arrival, rejection)
             return
         self._contacts.heard(state.neighbors[header.sender], header.round_index, now)
         earlier = state.arrivals.unread_copy(header)
         if earlier is not None:
-            state.refuse(earlier, Refusal(RefusalCode.NO_HANDSHAKE, "a newer stream carries the same model"))
+            state.answer(earlier, Refusal(RefusalCode.NO_HANDSHAKE, "a newer stream carries the same model"))
         state.arrivals.offered[arrival.stream] = arrival
 
     def complete(self, event: ev.ArrivalComplete, now: float) -> None:
@@ -180,7 +180,7 @@ class Receiver:
         if event.refusal is None:
             return
         self._state.totals["models_rejected"] += 1
-        self._state.round.record.setdefault("rejected", Counter())[event.refusal] += 1
+        self._state.round.record.setdefault("rejected", Counter())[event.refusal.code] += 1
         if not self._is_closed(header):
             self._state.neighbors[header.sender].note_delivered(header)
 
@@ -316,8 +316,8 @@ class Receiver:
             self._answer_unused(arrival)
             self._answered = True
             return
-        rho = state.manifest.stale_weight ** self._pace.age(header)
-        targets = tuple(replace(target, weight=target.weight * rho) for target in targets)
+        by_age = state.manifest.rho ** self._pace.age(header)
+        targets = tuple(replace(target, weight=target.weight * by_age) for target in targets)
         state.arrivals.folding[arrival.stream] = arrival
         state.totals["models_folded"] += 1
         key = [header.sender, header.incarnation, header.round_index, header.step, header.slot]

@@ -11,7 +11,9 @@ import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
+
+Role: TypeAlias = Literal["parameter", "buffer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class TensorSpec:
 
     name: str
     shape: tuple[int, ...]
-    role: Literal["parameter", "buffer"] = "parameter"
+    role: Role = "parameter"
 
     @property
     def size(self) -> int:

@@ -68,17 +68,18 @@ class Sender:
         """Go on with the next message, or retry this one."""
         neighbor = self._state.neighbors[event.neighbor]
         self._contacts.changed(neighbor, neighbor.liveness.answered(now))
-        if event.refusal in RETRIED:
+        code = None if event.refusal is None else event.refusal.code
+        if code in RETRIED:
             neighbor.outbox.failed(now)
-            if event.refusal is RefusalCode.NO_BASE:  # the neighbor has restarted: it gets the whole model
+            if code is RefusalCode.NO_BASE:  # the neighbor has restarted: it gets the whole model
                 return
-            if event.refusal is RefusalCode.ROUND_TOO_FAR_AHEAD:  # it was away: it learns our round and catches up
+            if code is RefusalCode.ROUND_TOO_FAR_AHEAD:  # it was away: it learns our round and catches up
                 self._contacts.send_heartbeat(neighbor, now)
                 return
         elif (message := neighbor.outbox.answered()) is not None:
             self._count(message, event.size_bytes)
         if event.refusal is not None:
-            self._contacts.refused_by(neighbor, event.refusal, event.reason, now)
+            self._contacts.refused_by(neighbor, event.refusal, now)
 
     def _count(self, message: Select | Pass | ModelHeader, size_bytes: int | None) -> None:
         totals = self._state.totals

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.graph import Graph
 from peer.core import effects as do
 from peer.core.arrivals import Arrival, Arrivals
@@ -15,7 +14,7 @@ from peer.core.constants import DEFAULTS, Constants
 from peer.core.counters import Totals
 from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import Liveness, NeighborState
-from peer.core.messages import Outcome, Select
+from peer.core.messages import PushReply, Select
 from peer.core.neighbor import Neighbor, Outbox, RoundStep
 from peer.core.plan import Planner
 from peer.core.stages import Stage, Trigger, may_take, next_stage
@@ -166,15 +165,10 @@ class State:
         """Ask for a log line that a neighbor causes; its kind is rate-limited."""
         self.emit(do.Log(level, message, neighbor, kind))
 
-    def answer(self, arrival: Arrival, outcome: Outcome) -> None:
+    def answer(self, arrival: Arrival, reply: PushReply) -> None:
         """Answer an arrival and forget it."""
         self.arrivals.forget(arrival)
-        self.emit(do.AnswerArrival(arrival, outcome))
-
-    def refuse(self, arrival: Arrival, refusal: Refusal) -> None:
-        """Refuse an arrival and forget it."""
-        self.arrivals.forget(arrival)
-        self.emit(do.AnswerArrival(arrival, Outcome.REFUSED, refusal.code, refusal.reason))
+        self.emit(do.AnswerArrival(arrival, reply))
 
     # ---- stages -----------------------------------------------------------------------------------------------------
 

@@ -85,12 +85,14 @@ class Company:
         neighbors = self._state.neighbors.values()
         return "; ".join(f"peer {each.id} {each.refusal or each.liveness.state}" for each in neighbors)
 
-    # ---- the rule never_alone -------------------------------------------------------------------------------------------
+    # ---- wait_for = "never_alone" ----------------------------------------------------------------------------------------
 
     def note(self, now: float) -> None:
         """Note since when no neighbor is live; called after every event."""
         state = self._state
-        waits = state.manifest.start.rule == "never_alone" and state.neighbors and state.plan.steps and not state.live()
+        waits = (
+            state.manifest.start.wait_for == "never_alone" and state.neighbors and state.plan.steps and not state.live()
+        )
         if (
             not waits
             or state.round.index >= state.manifest.rounds
@@ -116,7 +118,7 @@ class Company:
         if until is None or now < until:
             return ""
         wait_s = self._state.manifest.start.deadline_s
-        return f"no neighbor was live for {wait_s:g} s, and run.start.rule is never_alone ({self._absent()})"
+        return f"no neighbor was live for {wait_s:g} s, and run.start.wait_for is never_alone ({self._absent()})"
 
     def waits_until(self) -> float | None:
         """Return when a wait for any neighbor ends this peer; None if it does not wait."""
@@ -153,20 +155,19 @@ class Start:
         return (self._began_at or 0.0) + wait_s
 
     def is_refused(self) -> bool:
-        """Return whether every neighbor has refused this peer, and no rule lets it train alone; log it."""
+        """Return whether every neighbor has refused this peer, and run.start.wait_for does not let it train alone; log it."""
         state = self._state
-        if state.manifest.start.rule == "deadline" or not state.refused_by_all():
+        if state.manifest.start.wait_for == "deadline" or not state.refused_by_all():
             return False
         reasons = "; ".join(f"peer {n}: {neighbor.refusal}" for n, neighbor in state.neighbors.items())
-        state.log("error", f'refused by all neighbors; run.start.rule = "deadline" would train alone: {reasons}')
+        state.log("error", f'refused by all neighbors; run.start.wait_for = "deadline" would train alone: {reasons}')
         return True
 
     def may_begin(self, now: float) -> bool:
-        """Return whether the start rule is met, or the wait is over; log who is absent then."""
+        """Return whether enough neighbors are met, or the wait is over; log who is absent then."""
         state, absent = self._state, self._company.absent_at_start(now)
-        start, count = state.manifest.start, len(state.neighbors)
-        met = count - len(absent)
-        enough = met == count or (start.rule == "quorum" and met >= start.quorum * count)
+        count = len(state.neighbors)
+        enough = count - len(absent) >= state.manifest.start.share * count
         if not enough and (now < self.deadline or self._company.is_awaited()):
             return False
         if absent:

@@ -16,7 +16,6 @@ import os
 import re
 import signal
 from dataclasses import dataclass
-from typing import Literal
 
 from coordinator_free_bootstrap.errors import ConfigError
 
@@ -52,7 +51,7 @@ POINTS = (
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    action: Literal["kill", "pause", "leave", "lose", "error"]
+    action: str  # kill, pause, leave, lose or error
     number: int  # errno of an error
     first: int
     last: float
@@ -82,7 +81,7 @@ def arm(text: str) -> None:
         first = int(match["first"] or 1)
         last = float(match["last"] or "inf") if match["span"] else first
         number = getattr(errno, match["name"]) if match["name"] else 0
-        rules[match["point"]] = _Rule(match["action"], number, first, last)  # type: ignore[arg-type]
+        rules[match["point"]] = _Rule(match["action"], number, first, last)
     _rules.clear()
     _reached.clear()
     _rules.update(rules)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from numpy.typing import NDArray
+import numpy as np
 
 from coordinator_free_bootstrap import Compared, check_hello, remarks, with_known
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode, RemoteProtocolError
@@ -28,14 +28,15 @@ from peer.core.averaging import Vector
 from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import ModelFormat, Payload
 from peer.core.engine import Engine, make_hello
-from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply, Select
-from peer.core.metric import Metric
+from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, Select
+from peer.core.metric import Metric, MetricRecord
 from peer.core.stages import Stage
 from peer.host.divergence import DivergenceGuard
 from peer.host.line_limits import CHANGES_PER_MINUTE_MAX, LineLimits
 from peer.host.receiving import Receiving
 from peer.host.sending import Sending
 from peer.host.world import World
+from peer.store.records import HostStatus
 
 
 class Probe:
@@ -153,7 +154,7 @@ class PeerHost:
                     world.read_arrival(arrival)
                 case do.AnswerArrival():
                     self.note_answer(effect)
-                    world.answer_arrival(effect.arrival, PushReply(effect.outcome, effect.refusal, effect.reason))
+                    world.answer_arrival(effect.arrival, effect.reply)
                 case do.FoldArrival():
                     world.fold_arrival(effect)
                 case do.TakeSnapshot():
@@ -200,7 +201,7 @@ class PeerHost:
             self.refuse(hello.sender, problem)
             if known:
                 self.post(ev.HelloRefused(hello.sender, problem))
-            return HelloReply(mine, problem.code, problem.reason)
+            return HelloReply(mine, problem)
         self._note_remarks(mine, hello)
         self.post(ev.HandshakeDone(hello, answered=False))
         return HelloReply(mine)  # made before: it names the caller's earlier incarnation
@@ -210,18 +211,19 @@ class PeerHost:
         self._learn_classes(reply.hello)
         known, mine = self.state.neighbors[neighbor].incarnation, self.hello_to(neighbor)
         problem = check_hello(mine, reply.hello, neighbors=self.state.neighbors, last_incarnation=known)
-        if reply.refusal is RefusalCode.OLD_INCARNATION:
+        theirs = reply.refusal
+        if theirs is not None and theirs.code is RefusalCode.OLD_INCARNATION:
             self._raise_incarnation(neighbor, reply.hello.seen_incarnation)
-            self.post(ev.HandshakeFailed(neighbor, None, reply.reason))
-        elif reply.refusal is not None:  # our own sentence has both values in full; theirs is cut
-            reason = problem.reason if problem is not None and problem.code is reply.refusal else reply.reason
-            self.post(ev.HandshakeFailed(neighbor, reply.refusal, reason))
+            self.post(ev.HandshakeFailed(neighbor, theirs.reason))
+        elif theirs is not None:  # our own sentence has both values in full; theirs is cut
+            full = problem if problem is not None and problem.code is theirs.code else theirs
+            self.post(ev.HandshakeFailed(neighbor, full))
         else:
             if problem is not None:
                 self.refuse(neighbor, problem)
             else:
                 self._note_remarks(mine, reply.hello)
-            failed = problem and ev.HandshakeFailed(neighbor, problem.code, problem.reason)
+            failed = problem and ev.HandshakeFailed(neighbor, problem)
             self.post(failed or ev.HandshakeDone(reply.hello, answered=True))
 
     def _learn_classes(self, hello: Hello) -> None:
@@ -256,7 +258,7 @@ class PeerHost:
 
     # ---- control messages -----------------------------------------------------------------------------------------------
 
-    def answer_heartbeat(self, heartbeat: Heartbeat) -> RefusalCode | None:
+    def answer_heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
         """Take a heartbeat; a neighbor that is not alive to us is asked to say hello.
 
         If it cannot be reached it learns our round from the reply, and does not wait for models that cannot come.
@@ -265,9 +267,13 @@ class PeerHost:
         if rejection is not None:
             return self._reject(heartbeat.sender, rejection)
         self.post(ev.HeartbeatReceived(heartbeat))
-        return RefusalCode.NO_HANDSHAKE if self.engine.must_answer(heartbeat.sender) else None
+        if not self.engine.must_answer(heartbeat.sender):
+            return None
+        return Refusal(
+            RefusalCode.NO_HANDSHAKE, f"peer {heartbeat.sender} does not answer hellos of peer {self.peer_id}"
+        )
 
-    def answer_control(self, message: Control) -> RefusalCode | None:
+    def answer_control(self, message: Control) -> Refusal | None:
         """Take a selection or a pass.
 
         Raises:
@@ -303,10 +309,10 @@ class PeerHost:
         self.world.log(do.Log("warning", f"refused {who}: {refusal}", sender, str(refusal.code)))
         self.world.record("refused", {"neighbor": sender, "code": str(refusal.code), "reason": refusal.reason})
 
-    def _reject(self, sender: int, rejection: Refusal) -> RefusalCode:
+    def _reject(self, sender: int, rejection: Refusal) -> Refusal:
         if rejection.code is not RefusalCode.NO_HANDSHAKE:  # a restarted peer causes it; it is no misbehavior
             self.refuse(sender, rejection)
-        return rejection.code
+        return rejection
 
     # ---- models of neighbors --------------------------------------------------------------------------------------------
 
@@ -319,9 +325,7 @@ class PeerHost:
         self._check_running()
         rejection = self.engine.rejects_sender(header.sender, header.incarnation)
         rejection = rejection or self.receiving.rejects_header(header)
-        if rejection is not None:
-            self._reject(header.sender, rejection)
-        return rejection
+        return None if rejection is None else self._reject(header.sender, rejection)
 
     def arrived(self, arrival: Arrival, rejection: Refusal | None) -> None:
         """Give the engine the result of screening a complete arrival."""
@@ -330,15 +334,15 @@ class PeerHost:
         elif rejection.code is RefusalCode.NO_BASE:  # a restart causes it; the sender sends the whole model
             self.post(ev.ArrivalLost(arrival))
         else:
-            self._reject(arrival.sender, rejection)
-            self.post(ev.ArrivalLost(arrival, rejection.code))
+            self.post(ev.ArrivalLost(arrival, self._reject(arrival.sender, rejection)))
 
     def note_answer(self, effect: do.AnswerArrival) -> None:
         """Log and record an arrival that the engine refuses; it has counted it."""
-        if effect.refusal is not None and effect.refusal is not RefusalCode.NO_HANDSHAKE:
-            self.note_refusal(effect.arrival.sender, Refusal(effect.refusal, effect.reason))
+        reply = effect.reply
+        if isinstance(reply, Refusal) and reply.code is not RefusalCode.NO_HANDSHAKE:
+            self.note_refusal(effect.arrival.sender, reply)
 
-    def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, Callable[[], Payload]] | RefusalCode:
+    def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, Callable[[], Payload]] | Refusal:
         """Give a neighbor that catches up the present model of one slot: its header, and a function that encodes it."""
         rejection = self.engine.rejects_sender(request.sender, request.incarnation)
         slots = self.algorithm.slots
@@ -373,7 +377,7 @@ class PeerHost:
         """Return what a checkpoint keeps, as of now."""
         space, models = self.workspace, self.workspace.models
         values, own = saved(self.state.algorithm_state)
-        arrays: dict[str, NDArray[Any]] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
+        arrays: dict[str, np.ndarray] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
         arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
         arrays |= {f"state/{name}": array for name, array in own.items()}
         arrays |= {f"optimizer/{name}": array for name, array in space.optimizers.items()}
@@ -394,22 +398,22 @@ class PeerHost:
             self.last_round = self.last_round | fields  # `final` has evaluated the personalized model
         self.world.record(kind, fields)
 
-    def measured(self) -> dict[str, Any]:
+    def measured(self) -> MetricRecord:
         """Return the metric and its last value, None before the first evaluation."""
-        return self.metric.as_json() | {"value": self.last_round.get("metric_value")}
+        return {**self.metric.as_json(), "value": self.last_round.get("metric_value")}
 
-    def measured_more(self) -> list[dict[str, Any]]:
+    def measured_more(self) -> list[MetricRecord]:
         """Return the task's other metrics and their last values."""
         values = self.last_round.get("metrics") or {}
-        return [metric.as_json() | {"value": values.get(metric.name)} for metric in self.more_metrics]
+        return [{**metric.as_json(), "value": values.get(metric.name)} for metric in self.more_metrics]
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> HostStatus:
         """Return what this peer is doing, as JSON-ready values."""
         state, now = self.state, self.world.now()
         waiting_for, owed_to = self.engine.waits.waiting_for(), self.engine.waits.owed_to()
         neighbors = state.neighbors.items()
         met = {n: neighbor.liveness.silence_s(now) if neighbor.connected else None for n, neighbor in neighbors}
-        return {
+        status: HostStatus = {
             "peer_id": self.peer_id,
             "incarnation": state.incarnation,
             "phase": str(self.engine.phase()),
@@ -427,9 +431,11 @@ class PeerHost:
             "neighbor_rounds": {str(n): neighbor.round_index for n, neighbor in neighbors},
             "silent_s": {str(n): silence_s for n, silence_s in met.items()},
             "metric": self.measured(),
-            **({"more_metrics": self.measured_more()} if self.more_metrics else {}),
             "cluster_index": self.last_round.get("cluster_index"),
             "totals": state.totals.as_json(),
             "refusals": {str(code): count for code, count in state.refusals.items()},
             "storage_error": state.disk.error or self.history_error,
         }
+        if self.more_metrics:
+            status["more_metrics"] = self.measured_more()
+        return status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.base import Algorithm
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
@@ -91,7 +92,7 @@ class Sending:
         """Note a neighbor's answer to a model of `message_to`, with the header that was sent; return the engine's event."""
         if self._sent is not None:
             self._sent.answered(neighbor, self._state.neighbors[neighbor].incarnation, header, reply)
-        return ev.SendAnswered(neighbor, reply.outcome, reply.refusal, reply.reason, header.size_bytes)
+        return ev.SendAnswered(neighbor, reply if isinstance(reply, Refusal) else None, header.size_bytes)
 
     def _encoded(self, key: SnapshotKey, snapshot: Vector) -> Payload:
         if key not in self._payloads:

@@ -85,7 +85,7 @@ def demand_of(job: Job) -> Demand:
     memory = PROCESS_BYTES + FILE_COPIES * files + samples + models
     on_gpu = 0
     if settings.device.startswith("cuda"):
-        activations = 4 * peers * manifest.batch_size * _activations(learner)
+        activations = 4 * peers * learner.batch_samples * _activations(learner)
         on_gpu = CUDA_CONTEXT_BYTES + 2 * samples + models + 2 * activations  # values and gradients
     return Demand(settings.threads, memory, on_gpu)
 

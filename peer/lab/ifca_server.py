@@ -182,7 +182,7 @@ class _IfcaServer:
 def _fit(workspace: Workspace, model: Vector, slot: int, one_gradient: bool) -> tuple[Vector, TrainStats]:
     """Train as a peer of `dfca` does; a function, so that ``workspace.learner`` is read when it is called."""
     plan = workspace.slot_plan(slot)
-    return workspace.fit(model, replace(plan, unit="fullbatch_step", epochs=1) if one_gradient else plan)
+    return workspace.fit(model, replace(plan, batch_size="all", epochs=1) if one_gradient else plan)
 
 
 def _close(client: SimulatedPeer, server: _IfcaServer) -> None:

@@ -89,7 +89,7 @@ class SimulatedPeer:
 
     def _hello(self, other: SimulatedPeer) -> None:
         if other.status:
-            self.host.post(ev.HandshakeFailed(other.peer_id, None, ENDED))
+            self.host.post(ev.HandshakeFailed(other.peer_id, ENDED))
         else:
             self.host.hello_answered(other.peer_id, other.host.answer_hello(self.host.hello_to(other.peer_id)))
 
@@ -109,8 +109,7 @@ class SimulatedPeer:
         if other.status:
             self.host.post(ev.SendFailed(other.peer_id, ENDED))
             return
-        refusal = other.host.answer_control(message)
-        self.host.post(ev.SendAnswered(other.peer_id, Outcome.REFUSED if refusal else Outcome.FOLDED, refusal))
+        self.host.post(ev.SendAnswered(other.peer_id, other.host.answer_control(message)))
 
     def pull(self, neighbor: int) -> None:
         """Take a neighbor's published models."""
@@ -155,7 +154,7 @@ class SimulatedPeer:
             return
         rejection = other.host.rejects_offer(header)
         if rejection is not None:
-            self.host.post(ev.SendAnswered(other.peer_id, Outcome.REFUSED, rejection.code, rejection.reason))
+            self.host.post(ev.SendAnswered(other.peer_id, rejection))
             return
         arrival = Arrival(header, sent.payload, sent.model, self.network.next_stream(), sent.norm_squared)
         other.arrivals.add(arrival)
@@ -167,7 +166,7 @@ class SimulatedPeer:
             self.fold_all()  # the base may be among these models
         rejection = self.host.receiving.screen(arrival)
         if rejection is not None:
-            self.answer_arrival(arrival, PushReply(Outcome.REFUSED, rejection.code, rejection.reason))
+            self.answer_arrival(arrival, rejection)
         self.network.later(self.host.arrived, arrival, rejection)
 
     def answer_arrival(self, arrival: Arrival, reply: PushReply) -> None:
@@ -175,7 +174,7 @@ class SimulatedPeer:
         if arrival not in self.arrivals:
             return
         header = arrival.header
-        if reply.outcome is not Outcome.FOLDED:
+        if reply is not Outcome.FOLDED:
             self.arrivals.remove(arrival)
         sender = self.network.peers[header.sender].host
         self.network.later(sender.post, sender.sending.push_answered(self.peer_id, header, reply))

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from peer.tasks.effect import used_data_root
 from peer.view.report.report import build_report
 from peer.view.report.soft_clusters import best_center
 from peer.view.report.tables import state_text
-from peer.view.state.run_files import PeerRun, RunFiles, metric_curve
+from peer.view.state.run_files import NumberField, PeerRun, RunFiles, metric_curve
 
 KEPT = (
     *("metric_mean", "metric_std", "metric_worst", "metric_p10", "metric_peers"),
@@ -182,8 +182,8 @@ def settled_round(peers: Sequence[PeerRun]) -> int | None:
 def held_bytes(graph: Graph, run: RunFiles) -> int:
     """Return the memory for models of the peer that needs most: models that it holds, and arrivals that it keeps, in bytes."""
     peers = [algorithm_named(graph.manifest.algorithm)(graph.manifest, peer_id, graph) for peer_id in graph.ids]
-    (parameters,) = {line["parameters"] for peer in run.peers for line in peer.history if "parameters" in line}
-    return 4 * int(parameters) * max(peer.held + peer.kept_models() for peer in peers)
+    (parameters,) = {line["parameters"] or 0 for peer in run.peers for line in peer.history if line["kind"] == "start"}
+    return 4 * parameters * max(peer.held + peer.kept_models() for peer in peers)
 
 
 def machine() -> str:
@@ -205,8 +205,8 @@ def _measured(case: Case, run: RunFiles) -> float | None:
     if case.metric.startswith("best_center_"):
         best = best_center(run, int(case.metric.rpartition("_")[2]))
         return None if best is None else run.metric.factor * best
-    found = run.latest(case.metric)
-    return run.metric.factor * sum(map(float, found)) / len(found) if found else None
+    found = run.latest(cast(NumberField, case.metric))
+    return run.metric.factor * sum(found) / len(found) if found else None
 
 
 def _run_simulated(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class SimulatedSettings:
         amp: "bf16" for mixed precision, else None.
         threads: PyTorch threads; more than one may change the last bits.
         stacked: train all peers' models of a round as one; None: on a GPU.
-        fold_threads: receivers that fold at the same time; never changes a bit.
+        fold_threads: receivers that fold at the same time; never changes a bit. None: ``threads``.
         models: whether the cluster models are written at the end.
         task: an object to use in place of the task that the manifest names.
         tell: called with a sentence on what an interrupted or failed run has left, and that the next one resumes it; None: such a
@@ -60,10 +60,10 @@ class SimulatedSettings:
 
     data_root: Path | None = None
     device: str = "cpu"
-    amp: str | None = None
+    amp: Literal["bf16"] | None = None
     threads: int = 1
     stacked: bool | None = None
-    fold_threads: int = 1
+    fold_threads: int | None = None
     models: bool = True
     task: Task | None = None
     tell: Callable[[str], None] | None = None
@@ -103,7 +103,7 @@ def simulate(
     network = VirtualNetwork(
         perform_all=Together().perform if stacked else perform_in_turn,
         on_record=watch.record,
-        fold_threads=settings.fold_threads,
+        fold_threads=settings.fold_threads or settings.threads,
         keeps_checkpoints=directory is not None and settings.tell is not None,
     )
     if directory is not None and settings.tell is not None:
@@ -189,7 +189,7 @@ def simulated_peers(
             task, shard, device=device, batch_size=manifest.batch_size, model=memory, amp=settings.amp is not None
         )
         if memory is None and source_named(manifest.task) is None:
-            try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
+            try_learner(learner, manifest.learning_rate)
         memory = learner.model
         algorithm = algorithm_for(graph, peer_id)
         initial = common or InitialModels.of(algorithm, learner)
@@ -212,7 +212,7 @@ def simulated_peers(
     if unlike := first_refusal(
         {peer_id: peer.host.compared.meaning for peer_id, peer in network.peers.items()}, graph.edges
     ):
-        raise ShardError(f"peers cannot train together: {unlike}")
+        raise ShardError(f"peers cannot train together: {unlike.reason}")
     return network.peers
 
 

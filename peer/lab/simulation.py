@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.options import model_of, parsed
 from peer.api.arguments import named_in_python
 from peer.api.choices import AlgorithmChoice, SamplesChoice, chosen
 from peer.api.graph import Graph as MadeGraph
+from peer.lab.options import SimulatedOptions
 from peer.store.scratch import ScratchFolder
 from peer.view.api.results import Run
 from peer.view.live.progress import Progress
@@ -23,12 +25,8 @@ def simulate(
     *,
     algorithm: AlgorithmChoice = None,
     out: str | Path | None = None,
-    data_root: str | Path | None = None,
-    device: str = "cpu",
-    amp: str | None = None,
-    threads: int = 1,
-    stacked: bool | None = None,
     progress: bool = True,
+    **options: Unpack[SimulatedOptions],
 ) -> Run:
     """Run all peers of a graph in this process, without sockets and faults, and return what they left.
 
@@ -42,14 +40,13 @@ def simulate(
         algorithm: a subclass of `Algorithm`, or the name of one. Default: the graph's.
         out: folder of the run directory; it replaces a completed simulation, and goes on from an interrupted one with the same
             graph and settings. None: the files vanish with the returned object.
-        data_root: folder of the built-in data sets.
-        device: of training: ``cpu``, ``cuda``, ``cuda:N``, ``mps`` or ``auto``.
-        amp: ``"bf16"`` for mixed precision.
-        threads: PyTorch threads; more than one may change the last bits.
-        stacked: train all peers' models of a round as one; None: on a GPU.
         progress: show how the targets are interpreted and a progress bar, in a notebook or on stderr.
+        options: ``data_root``, folder of the built-in data sets; ``device`` (``cpu``, ``cuda``, ``cuda:N``, ``mps`` or
+            ``auto``); ``amp="bf16"`` for mixed precision; ``threads`` of PyTorch, of which more than one may change the last
+            bits; ``stacked``: train all peers' models of a round as one (default: on a GPU).
 
     Raises:
+        UsageError: an option is unknown or out of range.
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
         StorageError: the run directory cannot be written.
         UsageError, CheckpointCorrupt: it has the state of real peers, or of another simulation that was interrupted.
@@ -75,21 +72,12 @@ def simulate(
             raise UsageError(f"graph: expected a peer.Graph, or samples without a task, got a {type(graph).__name__}")
         graph, task = MadeGraph.make(run={"split": "iid"}), graph
     graph, task_object = chosen(graph, task, algorithm)
-    root = None if data_root is None else Path(data_root)
-    refuse_unused_options(graph.manifest, data_root=root, shard=None, download=False)
+    read = parsed(model_of(SimulatedOptions), options, error=UsageError, owner="peer.simulate").model_dump()
+    refuse_unused_options(graph.manifest, data_root=read["data_root"], shard=None, download=False)
     place = absolute_task(graph.manifest.task)
     folder = ScratchFolder("simulated") if out is None else None
     directory = folder.path if folder is not None else Path(str(out)).absolute()
-    settings = SimulatedSettings(
-        data_root=root,
-        device=device,
-        amp=amp,
-        threads=threads,
-        fold_threads=threads,
-        stacked=stacked,
-        task=task_object,
-        tell=_say if folder is None else None,
-    )
+    settings = SimulatedSettings(**read, task=task_object, tell=_say if folder is None else None)
     before = torch.get_num_threads()
     try:
         with Progress("rounds", graph.manifest.rounds, shown=progress) as bar:

@@ -178,7 +178,7 @@ class _Stack:
         objective = losses * valid
         if self.weights is not None:
             objective = objective * self.weights[places[:, None], batch]
-        objective.sum().backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(objective.sum())
         with torch.no_grad():
             sums[:, places] += (torch.stack((losses, scores)) * (valid > 0)).sum(2)
             if not whole:  # batch statistics were updated in copies

@@ -78,5 +78,5 @@ def _is_over(run: RunFiles, graph: Graph) -> bool:
 
 def _seconds(peer: PeerRun) -> float:
     """Return how long the processes of a peer have run: the last time of each incarnation."""
-    last = {line["incarnation"]: float(line["t"]) for line in peer.history}
+    last = {line["incarnation"]: line["t"] or 0.0 for line in peer.history}
     return sum(last.values())

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coordinator_free_bootstrap.errors import ShardError
+from peer.algorithms.learner import BatchSize
 from peer.core.averaging import Vector
 from peer.core.schema import Schema
 from peer.learning.flat import FlatModule, seeded
@@ -32,7 +33,7 @@ class Bench:
         task: makes the model, the loss and the metric.
         shard: the data of this peer; checked here.
         device: device of models and data.
-        batch_size: default for training.
+        batch_size: default for training: samples of a step.
         amp: whether the model computes in bfloat16 where torch.autocast says.
 
     Raises:
@@ -41,7 +42,7 @@ class Bench:
 
     model: FlatModule
 
-    def __init__(self, task: Task, shard: Shard, device: str, batch_size: int, *, amp: bool) -> None:
+    def __init__(self, task: Task, shard: Shard, device: str, batch_size: BatchSize, *, amp: bool) -> None:
         self.task = task
         self.shard = shard.checked(task.kind, task.classes)
         self.device = torch.device(device)
@@ -75,6 +76,11 @@ class Bench:
         inputs = self.samples().inputs(slice(0, 1))
         found = each(lambda tensor: str(tensor.dtype).removeprefix("torch."), inputs)
         return json.dumps(found) if isinstance(found, dict) else str(found)
+
+    @property
+    def batch_samples(self) -> int:
+        """How many samples a step of the run has."""
+        return self.count() if self.batch_size == "all" else min(self.batch_size, self.count())
 
     def another_model(self) -> FlatModule:
         """Return a new module with the same schema."""

@@ -15,7 +15,7 @@ from coordinator_free_bootstrap.errors import PeerError, TaskError
 from coordinator_free_bootstrap.meaning import goal, summary
 from coordinator_free_bootstrap.user_file import USER_ERRORS, described
 from coordinator_free_bootstrap.validation import counted
-from peer.algorithms.learner import TrainingPlan
+from peer.algorithms.learner import BatchSize, TrainingPlan
 from peer.core.averaging import Vector
 from peer.core.encoding import decode, encode, payload_size
 from peer.learning.learner import TorchLearner
@@ -42,8 +42,7 @@ def check_task(
     peer_id: int = 0,
     *,
     learning_rate: float = 0.01,
-    batch_size: int = 100,
-    full_batch: bool = False,
+    batch_size: BatchSize = 100,
     device: str = "cpu",
 ) -> list[Finding]:
     """Load a shard, train and evaluate batches of all sizes of a run, encode and decode the model.
@@ -53,7 +52,6 @@ def check_task(
         peer_id: the peer whose shard is loaded.
         learning_rate: of the step.
         batch_size: of the run.
-        full_batch: whether a step of the run has all samples.
         device: the device of the step.
 
     Returns:
@@ -106,7 +104,7 @@ def check_task(
         findings.append(
             Finding("kept", f"forward changes {hidden.names}; no output was seen to depend on it, and it is not sent")
         )
-    refused = try_batches(learner, trained, learning_rate, full_batch=full_batch)
+    refused = try_batches(learner, trained, learning_rate)
     findings.append(Finding("batches", refused or _mixes(learner, trained)))
     after = learner.evaluate(trained, "test")
     findings.append(
@@ -132,20 +130,19 @@ def _size(array: Any, name: str) -> str:
     return (f"{name} " if name else "") + (" x ".join(map(str, array.shape[1:])) or "1")
 
 
-def try_learner(learner: TorchLearner, learning_rate: float, *, full_batch: bool = False) -> None:
+def try_learner(learner: TorchLearner, learning_rate: float) -> None:
     """Train and evaluate batches of all sizes of a run, so that a fault of a task ends it before its first round.
 
     Args:
         learner: of one peer; its later results do not change.
         learning_rate: of the step.
-        full_batch: whether a step of the run has all samples.
 
     Raises:
         TaskError, ShardError: the first fault, with its reason. A model that is not finite is no fault here.
     """
     theta = learner.initial_model(0)
     check_hidden_state(learner, learning_rate)
-    try_batches(learner, theta, learning_rate, full_batch=full_batch)
+    try_batches(learner, theta, learning_rate)
     trained, _ = learner.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=learning_rate, unit="step"))
     learner.evaluate(trained, "test")
 
@@ -209,16 +206,20 @@ class _Guarded(Task):
         return _expected(f"load_shard({peer_id})", self._call("load_shard", peer_id), Shard)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self._call("loss", outputs, targets)  # type: ignore[no-any-return] # the learner checks it
+        losses: Tensor = self._call("loss", outputs, targets)  # the learner checks it
+        return losses
 
     def score(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self._call("score", outputs, targets)  # type: ignore[no-any-return] # the learner checks it
+        scores: Tensor = self._call("score", outputs, targets)  # the learner checks it
+        return scores
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, float]:
-        return self._call("measure", outputs, targets)  # type: ignore[no-any-return] # `measured_more` checks it
+        values: Mapping[str, float] = self._call("measure", outputs, targets)  # `measured_more` checks it
+        return values
 
     def metric(self, outputs: Tensor, targets: Tensor) -> float:
-        return self._call("metric", outputs, targets)  # type: ignore[no-any-return] # the learner checks it
+        value: float = self._call("metric", outputs, targets)  # the learner checks it
+        return value
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer | None:
         own = self._call("make_optimizer", parameters, learning_rate)

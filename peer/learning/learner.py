@@ -18,7 +18,7 @@ from torch import Tensor
 from coordinator_free_bootstrap.errors import PeerError, TaskError
 from coordinator_free_bootstrap.seeds import derive_seed
 from coordinator_free_bootstrap.user_file import USER_ERRORS, described
-from peer.algorithms.learner import TrainingPlan
+from peer.algorithms.learner import BatchSize, TrainingPlan
 from peer.core.averaging import Vector
 from peer.learning.evaluating import Evaluating
 from peer.learning.flat import FlatModule, generators_of, seeded
@@ -56,7 +56,7 @@ class TorchLearner(Training, Evaluating):
         shard: Shard,
         *,
         device: str = "cpu",
-        batch_size: int = 100,
+        batch_size: BatchSize = 100,
         model: FlatModule | None = None,
         amp: bool = False,
     ) -> None:

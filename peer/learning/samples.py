@@ -158,7 +158,7 @@ class _Targets(_Column):
 class _Scale:
     """`Preprocessing.apply` for a tensor, with the same bits: (raw / divisor - mean) / std."""
 
-    def __init__(self, scaling: Preprocessing, device: torch.device, dtype: type[np.floating[Any]]) -> None:
+    def __init__(self, scaling: Preprocessing, device: torch.device, dtype: type[np.floating]) -> None:
         self._divisor, self._mean, self._std = (
             torch.tensor(np.array(value, dtype), device=device)
             for value in (scaling.divisor, scaling.mean, scaling.std)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import TaskError
-from peer.core.schema import TensorSpec
+from peer.core.schema import Role, TensorSpec
 
 CONSTANT_ABOVE = 1e15  # of a buffer: the squares of larger values soon overflow the norm of a model, float32
 _NORMS = nn.modules.batchnorm._NormBase
@@ -61,8 +61,8 @@ def places_of(module: nn.Module, moved: frozenset[str] = frozenset()) -> list[Pl
     for name, tensor in [*kept, *frozen]:
         if name in moved:
             _check_moved(name, tensor)
-    rows = [(name, t, "parameter") for name, t in trained] + [(name, t, "buffer") for name, t in [*kept, *frozen]]
-    return [_place(module, name, tensor, role) for name, tensor, role in rows]
+    parameters = [_place(module, name, tensor, "parameter") for name, tensor in trained]
+    return parameters + [_place(module, name, tensor, "buffer") for name, tensor in [*kept, *frozen]]
 
 
 def movable(module: nn.Module) -> list[Place]:
@@ -112,7 +112,7 @@ def _check_moved(name: str, tensor: Tensor) -> None:
         )
 
 
-def _place(module: nn.Module, name: str, tensor: Tensor, role: str) -> Place:
+def _place(module: nn.Module, name: str, tensor: Tensor, role: Role) -> Place:
     path, _, leaf = name.rpartition(".")
-    spec = TensorSpec(name, tuple(tensor.shape), role)  # type: ignore[arg-type]
+    spec = TensorSpec(name, tuple(tensor.shape), role)
     return Place(spec, module.get_submodule(path), leaf, tensor.dtype != torch.float32)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.seeds import derive_seed, generator
-from peer.algorithms.learner import TrainingPlan, TrainStats
+from peer.algorithms.learner import BatchSize, TrainingPlan, TrainStats
 from peer.core.averaging import Vector
 from peer.learning.bench import Bench
 from peer.learning.flat import seeded
@@ -57,16 +57,12 @@ class Training(Bench):
 
     def batches(self, plan: TrainingPlan) -> Batches:
         """Yield the samples of each step; every epoch has a new order, a function of the seed."""
-        indices, batch_size = plan.indices, plan.batch_size or self.batch_size
+        indices, batch_size = plan.indices, self.batch_size if plan.batch_size is None else plan.batch_size
         count = self.count() if indices is None else len(indices)
         if count == 0:
             return
-        if plan.unit == "fullbatch_step":
-            if self.samples().stored:
-                raise TaskError(
-                    "run.local_unit: expected epoch or step, got fullbatch_step with samples on disk, of which a step "
-                    "would load all. Or give samples in memory."
-                )
+        if batch_size == "all":
+            self.check_batch_size("all" if indices is None else self.batch_size)
             whole = None if indices is None else self._index(np.asarray(indices))
             yield from (whole for _ in range(plan.epochs))
             return
@@ -80,6 +76,18 @@ class Training(Bench):
             yield from itertools.islice(epochs, plan.epochs)
         else:
             yield from itertools.chain.from_iterable(itertools.islice(batches, plan.epochs))
+
+    def check_batch_size(self, batch_size: BatchSize) -> None:
+        """Refuse steps on all samples of a shard that is on disk.
+
+        Raises:
+            TaskError: a step would load all samples.
+        """
+        if batch_size == "all" and self.samples().stored:
+            raise TaskError(
+                "run.batch_size: expected a number with samples on disk, got all, and a step would load all of them. "
+                "Or give samples in memory."
+            )
 
     def _mini_batches(
         self, indices: NDArray[np.int64] | None, count: int, batch_size: int, shuffle: np.random.Generator
@@ -134,7 +142,7 @@ class _Step:
         objective = losses
         if self.weights is not None:
             objective = losses * (self.weights if batch is None else self.weights.index_select(0, batch))
-        objective.mean().backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(objective.mean())
         if self.clip is not None or self.center is not None or isinstance(self.optimizer, torch.optim.Adam):
             self._densify()
         if self.center is not None:

@@ -24,14 +24,13 @@ STEPS = 2  # of a trial: the second one sees what the first has changed
 _NORM_REFUSES = "Expected more than 1 "  # of torch's normalizing layers
 
 
-def try_batches(learner: TorchLearner, theta: Vector, learning_rate: float, *, full_batch: bool = False) -> str:
+def try_batches(learner: TorchLearner, theta: Vector, learning_rate: float) -> str:
     """Train and evaluate one batch of each size of the run, so that a fault ends it before its first round.
 
     Args:
         learner: of one peer; its later results do not change.
         theta: float32 [d], read only.
         learning_rate: of the steps.
-        full_batch: whether a step has all samples.
 
     Returns:
         What the model cannot do, though the run does not need it; "" if there is nothing.
@@ -39,11 +38,10 @@ def try_batches(learner: TorchLearner, theta: Vector, learning_rate: float, *, f
     Raises:
         TaskError, ShardError: the first fault, with the batch in which it comes.
     """
-    count, size = learner.count(), learner.batch_size
-    if full_batch and not learner.samples().stored:  # of samples on disk no step may have all
-        size = count
-    last = count % size
-    sizes = {min(count, size): "the first training batch"}
+    learner.check_batch_size(learner.batch_size)
+    count, size = learner.count(), learner.batch_samples
+    last = count % size if size else 0
+    sizes = {size: "the first training batch"}
     if last:
         sizes.setdefault(last, f"the last training batch ({counted(count, 'sample')}, run.batch_size {size})")
     for rows, name in sizes.items():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from peer.host import PeerHost
 from peer.runtime.edges import Edges
 from peer.runtime.results import exit_code_of, main_cluster, outcome_of
+from peer.store.records import ProcessStatus
 
 
-def about(host: PeerHost, edges: Edges, ended: asyncio.Future[str] | None, *, clusters: bool) -> dict[str, Any]:
+def about(host: PeerHost, edges: Edges, ended: asyncio.Future[str] | None, *, clusters: bool) -> ProcessStatus:
     """Return the keys that the process adds to a status.
 
     Args:
@@ -19,11 +19,11 @@ def about(host: PeerHost, edges: Edges, ended: asyncio.Future[str] | None, *, cl
         ended: how it ended; None before its start.
         clusters: whether its true cluster is included.
     """
-    told: dict[str, Any] = {"routes": {str(neighbor): edges.kind(neighbor) for neighbor in host.state.neighbors}}
+    told: ProcessStatus = {"routes": {str(neighbor): edges.kind(neighbor) for neighbor in host.state.neighbors}}
     if ended is not None and ended.done():
         error = ended.exception()
         outcome = ended.result() if error is None else outcome_of(error)
-        told |= {"outcome": outcome, "exit_code": exit_code_of(error or outcome)}
+        told["outcome"], told["exit_code"] = outcome, exit_code_of(error or outcome)
     if clusters:
         told["true_cluster"] = main_cluster(host.workspace.true_cluster)
     return told

@@ -34,57 +34,43 @@ if TYPE_CHECKING:
 log = logging.getLogger("peer")
 
 
+@dataclass
 class LocalSettings:
     """What each device decides for itself, and what the program adds to it.
 
     Paths are absolute: the task may change the working directory while the peer runs.
 
     Args:
-        state_dir: folder for state and models.
-        page: of /metrics, where it is served.
+        options: of the peer, complete.
+        metrics: page of /metrics, where it is served.
         check_task: train one step and evaluate before the start; a testbed does so once for all peers.
         traceback: log the whole trace of an error.
         task: an object to use in place of the task that the manifest names.
-        options: of the peer; those that are missing have their defaults.
 
     Raises:
-        UsageError: an option is unknown, out of range or without effect.
         ConfigError: a limit cannot be read, or the environment names no proxy.
     """
 
-    def __init__(
-        self,
-        state_dir: Path,
-        /,
-        *,
-        page: MetricsPage | None = None,
-        check_task: bool = False,
-        traceback: bool = False,
-        task: Task | None = None,
-        **options: Unpack[LocalOptions],
-    ) -> None:
-        self.state_dir = state_dir.absolute()
-        self.options = complete_options(0, {**options, "state_dir": self.state_dir})
-        self.metrics, self.check_task, self.traceback, self.task = page, check_task, traceback, task
+    options: LocalOptions
+    metrics: MetricsPage | None = None
+    check_task: bool = False
+    traceback: bool = False
+    task: Task | None = None
+
+    def __post_init__(self) -> None:
+        self.state_dir = Path(self.options["state_dir"] or "")
         limits = limits_form(self.options["limit"]) if self.options["limit"] else (None, None)
         self.upload_limit, self.download_limit = map(_rate, limits)
         self.proxy = HttpProxy.chosen(self.options["proxy"])
 
     @classmethod
-    def of(
-        cls,
-        options: LocalOptions,
-        *,
-        page: MetricsPage | None = None,
-        check_task: bool = False,
-        traceback: bool = False,
-        task: Task | None = None,
-    ) -> LocalSettings:
-        """Return the settings of complete options; raises as the constructor."""
-        place = Path(options["state_dir"] or "")
-        more = {name: value for name, value in options.items() if name != "state_dir"}
-        made = cls(place, page=page, check_task=check_task, traceback=traceback, task=task, **more)  # type: ignore[arg-type]
-        return made
+    def at(cls, state_dir: Path, /, **options: Unpack[LocalOptions]) -> LocalSettings:
+        """Return the settings of a peer with a state directory, and the defaults of the options that are missing.
+
+        Raises:
+            UsageError: an option is unknown, out of range or without effect.
+        """
+        return cls(complete_options(0, {**options, "state_dir": state_dir}))
 
     def path(self, name: Literal["data_root", "shard", "certs", "ca"]) -> Path | None:
         """Return the value of an option that is a path."""
@@ -144,7 +130,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     )
     log.info("learns %s", goal(learner.meaning))
     if settings.check_task:
-        try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
+        try_learner(learner, manifest.learning_rate)
     directory = StateDir(settings.state_dir)
     directory.create()
     lock = StateLock(settings.state_dir)

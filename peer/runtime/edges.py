@@ -13,6 +13,7 @@ from coordinator_free_bootstrap.routes import offered_at, offers, relayed_by
 from peer.wire import convert
 from peer.wire.client import NeighborLink
 from peer.wire.endpoint import Endpoint, SocketFolder, target_of
+from peer.wire.limits import WireLimits
 from peer.wire.offering import Offering
 from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.pipe import join_socket
@@ -166,7 +167,7 @@ class Edges:
         return NeighborLink(
             neighbor,
             address,
-            limits=self._graph.manifest.limits,
+            limits=WireLimits.of(self._graph.manifest),
             timeouts=self._graph.manifest.timeouts,
             security=self._tls.channel(neighbor) if self._tls else None,
             proxy=self._proxy if holder is None else None,

@@ -108,12 +108,11 @@ WITH_TLS = EffectiveWhen(lambda o: not (o.insecure or o.insecure_anywhere), "the
 DataRoot = Annotated[PathText | None, Field(None, description="Folder of the built-in data sets.")]
 Download = Annotated[bool, Field(False, description="Let torchvision download missing data sets.")]
 Amp = Annotated[
-    str | None,
+    Literal["bf16"] | None,
     Field(
         None,
         description="bf16: the model computes in mixed precision, which is faster on a GPU; parameters stay float32.",
     ),
-    Shown(metavar="bf16"),
 ]
 ThroughProxy = Annotated[
     bool,

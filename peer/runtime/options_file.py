@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError, written_as
 from coordinator_free_bootstrap.options import fields_of
 from coordinator_free_bootstrap.validation import near
 from peer.runtime.local_options import REPLACED, LocalOptions
+
+
+@contextmanager
+def written_in(path: Path | None, names: Iterable[str]) -> Iterator[None]:
+    """Name these options as keys of the file in the messages of a block; None: none is in a file."""
+    with written_as({} if path is None else {name: f"{name} in {path}" for name in names}):
+        yield
 
 
 def options_in(path: Path) -> dict[str, object]:

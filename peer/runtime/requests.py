@@ -28,9 +28,9 @@ from peer.core.messages import (
     PushReply,
 )
 from peer.host import PeerHost
+from peer.store.records import PeerStatus, ProcessStatus
 from peer.wire.round_ring import RoundRing
 
-UNUSED = PushReply(Outcome.UNUSED)
 OnFoldThread = Callable[..., Awaitable[Any]]
 
 
@@ -54,7 +54,7 @@ class Requests:
         on_fold_thread: OnFoldThread,
         reached: Callable[[int, int], bool],
         rounds: RoundRing,
-        about: Callable[[], dict[str, Any]],
+        about: Callable[[], ProcessStatus],
     ) -> None:
         self._host = host
         self._post = post
@@ -66,7 +66,7 @@ class Requests:
         self._frame_at: dict[int, float] = {}  # when a frame of a neighbor last stood for a heartbeat
         self._next_stream = 0
         # What the sender of an arrival waits for: that it is read (None) or answered unread; then the reply to the model.
-        self._open: dict[Arrival, asyncio.Future[Any]] = {}
+        self._open: dict[Arrival, asyncio.Future[object]] = {}
 
     # ---- `RequestHandler` -----------------------------------------------------------------------------------------------
 
@@ -77,11 +77,11 @@ class Requests:
             return replace(reply, cannot_dial=self._reached(hello.sender, hello.incarnation))
         return reply
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> RefusalCode | None:
+    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
         """Take a heartbeat."""
         return self._host.answer_heartbeat(heartbeat)
 
-    async def control(self, caller: int | None, message: Control) -> RefusalCode | None:
+    async def control(self, caller: int | None, message: Control) -> Refusal | None:
         """Take a selection or a pass."""
         return self._host.answer_control(message)
 
@@ -89,7 +89,7 @@ class Requests:
         """Wait until the engine has a model read or answers it unread."""
         rejection = self._host.rejects_offer(header)
         if rejection is not None:
-            return PushReply(Outcome.REFUSED, rejection.code, rejection.reason)
+            return rejection
         self._next_stream += 1
         arrival = Arrival(header, stream=self._next_stream)
         arrival.on_frame = partial(self._frame, arrival)
@@ -105,7 +105,7 @@ class Requests:
     def complete(self, arrival: Arrival) -> asyncio.Future[PushReply]:
         """Screen a complete model, then wait until the engine has decided about it; a hop less where screening is short."""
         if arrival not in self._open:  # answered while its last frame came in
-            return _known(arrival.verdict or UNUSED)
+            return _known(arrival.verdict or Outcome.UNUSED)
         seconds = max(1e-3, asyncio.get_running_loop().time() - arrival.read_at)
         self.bytes_per_second = max(0.5 * self.bytes_per_second, arrival.header.size_bytes / seconds)
         if arrival.norm_squared is not None and self._host.receiving.screens_by_norm():
@@ -120,31 +120,32 @@ class Requests:
         if rejection is not None:
             self._open.pop(arrival, None)
             self._host.arrived(arrival, rejection)
-            return _known(PushReply(Outcome.REFUSED, rejection.code, rejection.reason))
+            return _known(rejection)
         if arrival not in self._open:
-            return _known(arrival.verdict or UNUSED)
+            return _known(arrival.verdict or Outcome.UNUSED)
         reply = asyncio.get_running_loop().create_future()
         self._open[arrival] = reply
         self._host.arrived(arrival, None)
         return reply
 
-    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
+    def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
         """Forget a model that will not be complete. A model with NaN or Inf is final; the sender will not retry."""
         if self._open.pop(arrival, None) is not None:
-            final = code if code is RefusalCode.NON_FINITE else None
+            code = None if refusal is None else refusal.code
+            final = refusal if code is RefusalCode.NON_FINITE else None
             self._post(ev.ArrivalLost(arrival, final, stalled=code is RefusalCode.TOO_SLOW))
 
-    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | RefusalCode:
+    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
         """Give a neighbor that catches up the present model of one slot."""
         answer = self._host.answer_pull(request)
-        if isinstance(answer, RefusalCode):
+        if isinstance(answer, Refusal):
             return answer
         header, encoded = answer
         return header, await self._on_fold_thread(encoded)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> PeerStatus:
         """Return what this peer is doing, as JSON-ready values."""
-        return self._host.status() | {"open_streams": len(self._open)} | self._about()
+        return {**self._host.status(), "open_streams": len(self._open), **self._about()}
 
     def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Count a refusal that the server made."""
@@ -182,9 +183,9 @@ class Requests:
             return
         if not waiting.done():
             waiting.set_result(reply)
-        elif reply.outcome is not Outcome.FOLDED:
+        elif reply is not Outcome.FOLDED:
             arrival.give_up(reply)
-        if reply.outcome is not Outcome.FOLDED:
+        if reply is not Outcome.FOLDED:
             del self._open[arrival]
 
     def take(self, arrival: Arrival) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from peer.learning.combined import CONFIDENT, PREDICTORS
 from peer.learning.model_about import CLUSTER, PERSONALIZED, model_metadata, together
 from peer.store.files import write_json
 from peer.store.model_file import save_model
+from peer.store.records import StartFields, Summary
 from peer.store.state_dir import StateDir
 from peer.tasks.task import Task
 
@@ -50,8 +50,8 @@ def write_results(
     algorithm: str | None = None,
     models: bool = True,
     error: BaseException | None = None,
-) -> dict[str, Any]:
-    """Write all models that travel or predict, the personalized one (of a completed run) and the summary; return the summary.
+) -> None:
+    """Write all models that travel or predict, the personalized one (of a completed run) and the summary.
 
     Args:
         host: the peer.
@@ -81,7 +81,7 @@ def write_results(
         vector, schema, weights = predictor_of(workspace, metadata["predictor"])
         about = metadata | {"role": PERSONALIZED} | ({"weights": json.dumps(weights)} if weights else {})
         save_model(place.personalized_model, vector, schema, about)
-    summary = {
+    summary: Summary = {
         "peer_id": run.peer_id,
         "status": status,
         "exit_code": exit_code_of(error or status),
@@ -93,7 +93,6 @@ def write_results(
         "true_cluster": main_cluster(workspace.true_cluster),
         "metric": host.measured(),
         "loss": host.last_round.get("loss"),
-        **({"metrics": host.last_round["metrics"]} if "metrics" in host.last_round else {}),
         "totals": run.totals.as_json(),
         "refusals": {str(code): count for code, count in run.refusals.items()},
         "storage_error": run.disk.error,
@@ -101,8 +100,9 @@ def write_results(
         "digests": host.compared.digests(),
         "ended_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+    if "metrics" in host.last_round:
+        summary["metrics"] = host.last_round["metrics"]
     write_json(place.summary, summary)
-    return summary
 
 
 def predictor_of(workspace: Workspace, predictor: str) -> tuple[Vector, Schema, list[float]]:
@@ -120,22 +120,24 @@ def predictor_of(workspace: Workspace, predictor: str) -> tuple[Vector, Schema, 
     return vector, names, [mixture[slot] for slot in slots]
 
 
-def start_fields(host: PeerHost, task: Task) -> dict[str, Any]:
+def start_fields(host: PeerHost, task: Task) -> StartFields:
     """Return the fields of the history's first line that every backend writes."""
     host.metric, host.more_metrics = task.reported(), task.more_metrics
-    return {
+    fields: StartFields = {
         "peer_id": host.peer_id,
         "notes": host.algorithm.notes(host.workspace),
         "digests": host.compared.digests(),
         "metric": host.metric.as_json(),
-        **({"more_metrics": [metric.as_json() for metric in host.more_metrics]} if host.more_metrics else {}),
         "true_cluster": main_cluster(host.workspace.true_cluster),
         "samples": host.workspace.learner.count(),
         "parameters": host.workspace.learner.schema.size,
     }
+    if host.more_metrics:
+        fields["more_metrics"] = [metric.as_json() for metric in host.more_metrics]
+    return fields
 
 
-def main_cluster(true_cluster: np.ndarray[Any, Any] | None) -> int | None:
+def main_cluster(true_cluster: np.ndarray | None) -> int | None:
     """Return the most frequent of the samples' true clusters, int64 [n]; None where they are not known."""
     if true_cluster is None or len(true_cluster) == 0:
         return None

@@ -18,7 +18,7 @@ from coordinator_free_bootstrap.errors import (
     DivergedError,
     IdentityError,
     NeighborUnavailable,
-    RefusalCode,
+    Refusal,
     RemoteProtocolError,
     StorageError,
 )
@@ -37,6 +37,8 @@ from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields
 from peer.store.history import HistoryWriter
+from peer.store.records import ProcessStatus
+from peer.wire.limits import WireLimits
 from peer.wire.pacing import Pacing
 from peer.wire.round_ring import RoundRing
 from peer.wire.security import MutualTls
@@ -49,13 +51,20 @@ CLOSE_S = 10.0  # then a part of gRPC that does not end is left alone, so that t
 
 
 class AsyncioWorld:
-    """Implements `peer.host.World`; `run` returns the end status of its peer, of `peer.core.effects.Status`."""
+    """Implements `peer.host.World`; `run` returns the end status of its peer, of `peer.core.effects.Status`.
 
-    def __init__(self, parts: Assembled, tls: MutualTls | None = None) -> None:
+    Args:
+        parts: of the peer.
+        tls: None is plaintext.
+        limits: of what callers may send; default: those of every run.
+    """
+
+    def __init__(self, parts: Assembled, tls: MutualTls | None = None, limits: WireLimits | None = None) -> None:
         self.parts = parts
         self.host = parts.host
         self.manifest = parts.host.manifest
         self.peer_id = parts.host.peer_id
+        self.limits = limits or WireLimits.of(self.manifest)
         rounds = RoundRing(parts.resumed_from or 0, clusters=parts.settings.options["tell_clusters"])
         self.requests = Requests(self.host, self.post, self._on_fold_thread, self._reached, rounds, self._about)
         self.history = HistoryWriter(parts.state_dir.history, incarnation=self.host.state.incarnation)
@@ -66,8 +75,8 @@ class AsyncioWorld:
         self._pacing = Pacing.of(self.host.state.graph, self.peer_id, settings.upload_limit, settings.download_limit)
         self._edges = Edges(self.peer_id, self.host.state.graph, tls, settings.proxy, self._pacing)
         self._links = self._edges.links
-        self._sending: dict[int, asyncio.Task[Any]] = {}  # the message in flight to each neighbor
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._sending: dict[int, asyncio.Task[object]] = {}  # the message in flight to each neighbor
+        self._tasks: set[asyncio.Task[object]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[str] | None = None
         self._stop_training = False
@@ -99,7 +108,7 @@ class AsyncioWorld:
         server = PeerServer(
             self.requests,
             self.parts.settings.options["listen"] or self.host.state.graph.node(self.peer_id).address,
-            limits=self.manifest.limits,
+            limits=self.limits,
             timeouts=self.manifest.timeouts,
             credentials=self._tls.server_credentials() if self._tls else None,
             identify=self._tls.identify if self._tls else None,
@@ -120,8 +129,8 @@ class AsyncioWorld:
 
     def _start_fields(self, port: int) -> dict[str, Any]:
         fields = start_fields(self.host, self.parts.task)
-        fields["notes"] = [*fields["notes"], *self.parts.notes]
-        for note in fields["notes"]:
+        fields["notes"] = notes = [*(fields["notes"] or ()), *self.parts.notes]
+        for note in notes:
             log.warning(note)
         log.info(
             "%s at round %d of %d, %s, neighbors %s, incarnation %d",
@@ -134,7 +143,7 @@ class AsyncioWorld:
         )
         return {**fields, "port": port, "resumed_from": self.parts.resumed_from}
 
-    def _about(self) -> dict[str, Any]:
+    def _about(self) -> ProcessStatus:
         return about(self.host, self._edges, self._stopped, clusters=self.parts.settings.options["tell_clusters"])
 
     def _reached(self, neighbor: int, incarnation: int) -> bool:
@@ -188,13 +197,13 @@ class AsyncioWorld:
             self._fail(error)
             raise
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _spawn(self, work: Coroutine[object, None, object]) -> asyncio.Task[object]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
         return task
 
-    def _task_done(self, task: asyncio.Task[Any]) -> None:
+    def _task_done(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
@@ -242,10 +251,10 @@ class AsyncioWorld:
             reply = await self._links[neighbor].hello(self.host.hello_to(neighbor))
         except NeighborUnavailable as error:
             self._log_certificates(neighbor)
-            self.post(ev.HandshakeFailed(neighbor, None, str(error)))
+            self.post(ev.HandshakeFailed(neighbor, str(error)))
         except RemoteProtocolError as error:
             self._log_certificates(neighbor)
-            self.post(ev.HandshakeFailed(neighbor, error.refusal.code, error.refusal.reason))
+            self.post(ev.HandshakeFailed(neighbor, error.refusal))
         else:
             failpoints.reach("hello.end")
             if reply.cannot_dial:
@@ -285,7 +294,7 @@ class AsyncioWorld:
             moving = moved or (busy and self._pacing.is_limited(neighbor))
             self.post(ev.HeartbeatAnswered(neighbor, lost=True, moving=moving))
         except RemoteProtocolError as error:
-            self.post(ev.HeartbeatAnswered(neighbor, error.refusal.code))
+            self.post(ev.HeartbeatAnswered(neighbor, error.refusal))
 
     def send_control(self, neighbor: int, message: Control) -> None:
         """Send a selection or a pass."""
@@ -302,24 +311,21 @@ class AsyncioWorld:
         in_time = False
         try:
             reply = await self._links[neighbor].push(header, payload)
-            in_time = reply.outcome is not Outcome.UNUSED
+            in_time = reply is not Outcome.UNUSED
         finally:  # also where the run ends meanwhile
             if not in_time and self._pacing.is_too_slow(neighbor, header.size_bytes, self.manifest.timeouts):
                 self._log_slow_link(neighbor, "came too late")
         return self.host.sending.push_answered(neighbor, header, reply)
 
-    async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | RefusalCode | None]) -> None:
+    async def _deliver(self, neighbor: int, call: Coroutine[object, None, ev.SendAnswered | Refusal | None]) -> None:
         try:
             answer = await call
         except NeighborUnavailable as error:
             event: ev.Event = ev.SendFailed(neighbor, str(error))
         except RemoteProtocolError as error:
-            event = ev.SendAnswered(neighbor, Outcome.REFUSED, error.refusal.code, error.refusal.reason)
+            event = ev.SendAnswered(neighbor, error.refusal)
         else:
-            if isinstance(answer, ev.SendAnswered):
-                event = answer
-            else:
-                event = ev.SendAnswered(neighbor, Outcome.REFUSED if answer else Outcome.FOLDED, answer)
+            event = answer if isinstance(answer, ev.SendAnswered) else ev.SendAnswered(neighbor, answer)
         if self._sending.get(neighbor) is asyncio.current_task():
             del self._sending[neighbor]
         self.post(event)

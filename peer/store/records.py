@@ -1,22 +1,25 @@
 """The record vocabulary: each kind of line of a history with its fields, and the states of a run. Counters: `peer.core.counters`.
 
 What a field is stands here once: its type and limits, meaning, unit, whether observers may know it, and whether the metrics
-endpoint shows it. The writer, the validation of readers, the ring of rounds, the endpoint and the tables in docs are derived.
+endpoint shows it. The classes are the types of the lines that readers get, and pydantic checks a line against its class; a field
+that may be missing or null is None for `get`. The writer, the ring of rounds, the endpoint and the tables in docs are derived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Literal, NotRequired, Required, get_args, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field, SkipValidation
+from typing_extensions import TypedDict
 
 from coordinator_free_bootstrap.graph import ID_MAX
+from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.counters import COUNTERS, COUNTING, Entry, entries
-from peer.core.metric import MORE_METRICS_MAX, Metric
+from peer.core.metric import MORE_METRICS_MAX, MetricRecord
 
 COUNT_MAX = 2**63 - 1
 ENTRIES_MAX = 100_000  # neighbors of one peer
@@ -61,208 +64,216 @@ Confusion = Annotated[  # [true cluster][label]: samples
 ]
 
 
-class MetricRecord(BaseModel):
-    """A metric in a status, a start line or a summary: `peer.core.metric.Metric`, and in the first and last its value."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
-
-    name: Annotated[str, Field(min_length=1, max_length=64)]
-    higher_is_better: bool
-    share: bool
-    value: Number | None = None
-
-    @property
-    def plain(self) -> Metric:
-        """The metric without its value."""
-        return Metric(self.name, self.higher_is_better, self.share)
-
-
+ArrivalRows = SkipValidation[Sequence[Sequence[int]]]  # readers check them by hand, as a history has many
 MoreMetrics = Annotated[list[MetricRecord], Field(max_length=MORE_METRICS_MAX)]
 
 # ---- lines of a history -------------------------------------------------------------------------------------------------
 
 
-def told(help: str, unit: str = "", prometheus: Any = "") -> Entry:
+def told(help: str, unit: str = "", prometheus: Literal["", "counter", "gauge"] = "") -> Entry:
     """Return the entry of a field that observers may know."""
     return Entry(help, unit, told=True, prometheus=prometheus)
 
 
-class Line(BaseModel):
-    """A history line of any kind."""
+class Line(TypedDict, total=False):
+    """What lines of any kind have beside their ``kind``."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    kind: Text
-    t: Annotated[Number | None, told("seconds since the process opened the file, monotonic")] = None
-    time: Annotated[Time | None, told("wall clock, ISO 8601, UTC")] = None
-    incarnation: Annotated[Count | None, Entry("of the process, higher after each start")] = None
+    t: Annotated[Number | None, told("seconds since the process opened the file, monotonic")]
+    time: Annotated[Time | None, told("wall clock, ISO 8601, UTC")]
+    incarnation: Annotated[Count | None, Entry("of the process, higher after each start")]
 
 
-class StartLine(Line):
+class LineOfLater(Line, total=False):
+    """A line of a kind that this version does not know."""
+
+    kind: Required[Text]
+
+
+class StartFields(TypedDict, total=False):
+    """What a peer says of itself when it starts."""
+
+    peer_id: Annotated[PeerId | None, Entry("of the peer whose history it is")]
+    backend: Annotated[Text | None, Entry("`simulated`, in simulated runs only")]
+    port: Annotated[Count | None, Entry("where the peer listens")]
+    resumed_from: Annotated[Count | None, Entry("round of the checkpoint, or null")]
+    notes: Annotated[list[str] | None, Entry("e.g. refused checkpoints with the reason")]
+    digests: Annotated[dict[str, Text] | None, Entry("of what neighbors compare at the first contact")]
+    metric: Annotated[MetricRecord | None, Entry("see *The metric*")]
+    more_metrics: Annotated[MoreMetrics | None, Entry("name and direction of each further metric of the task")]
+    true_cluster: Annotated[Count | None, Entry("null if not known")]
+    samples: Annotated[Count | None, Entry("of the training set")]
+    parameters: Annotated[Count | None, Entry("of one model")]
+
+
+class StartLine(Line, StartFields, total=False):
     """The first line of an incarnation."""
 
-    peer_id: Annotated[PeerId | None, Entry("of the peer whose history it is")] = None
-    backend: Annotated[Text | None, Entry("`simulated`, in simulated runs only")] = None
-    port: Annotated[Count | None, Entry("where the peer listens")] = None
-    resumed_from: Annotated[Count | None, Entry("round of the checkpoint, or null")] = None
-    notes: Annotated[list[str] | None, Entry("e.g. refused checkpoints with the reason")] = None
-    digests: Annotated[dict[str, Text] | None, Entry("of what neighbors compare at the first contact")] = None
-    metric: Annotated[MetricRecord | None, Entry("see *The metric*")] = None
-    more_metrics: Annotated[MoreMetrics | None, Entry("name and direction of each further metric of the task")] = None
-    true_cluster: Annotated[Count | None, Entry("null if not known")] = None
-    samples: Annotated[Count | None, Entry("of the training set")] = None
-    parameters: Annotated[Count | None, Entry("of one model")] = None
+    kind: Required[Literal["start"]]
 
 
-class AlgorithmFields(BaseModel):
+class AlgorithmFields(TypedDict, total=False):
     """The parts of an algorithm's state that reports compute with; observers get some of them, if the peer's owner allows it."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    mixture: Annotated[Weights | None, told("FedSPD, FedEM, FedSoft: weight of each cluster")] = None
-    soft_mixture: Annotated[Weights | None, told("FedEM: pi, which is not a count of samples")] = None
-    confusion: Annotated[Confusion | None, Entry("samples [true][label], if the true clusters are known")] = None
+    mixture: Annotated[Weights | None, told("FedSPD, FedEM, FedSoft: weight of each cluster")]
+    soft_mixture: Annotated[Weights | None, told("FedEM: pi, which is not a count of samples")]
+    confusion: Annotated[Confusion | None, Entry("samples [true][label], if the true clusters are known")]
     class_explains: Annotated[
         Number | None, Entry("share of the samples with the commonest label of their class, if there are classes")
-    ] = None
+    ]
     center_scores: Annotated[
         CenterScores | None,
         Entry("FedSoft: [center][true cluster], sum of the test samples' scores, and their number"),
-    ] = None
+    ]
     seeds: Annotated[
-        Any,
+        object,
         Entry(
             "DFCA and `blend` with seeds: the peer whose model began each cluster; -1: it did not arrive, or this peer was away; "
             "null: no group was left, the cluster is empty"
         ),
-    ] = None
-    candidates: Annotated[PeerIds | None, told("DPFL: Ω, a list of peers")] = None
-    collaborators: Annotated[PeerIds | None, told("DPFL: C, a list of peers")] = None
+    ]
+    candidates: Annotated[PeerIds | None, told("DPFL: Ω, a list of peers")]
+    collaborators: Annotated[PeerIds | None, told("DPFL: C, a list of peers")]
     gain: Annotated[
-        Any, Entry("DPFL: validation loss of the own model minus that of the average with `collaborators`")
-    ] = None
-    clusters: Annotated[Any, Entry("CGPFL: K")] = None
+        object, Entry("DPFL: validation loss of the own model minus that of the average with `collaborators`")
+    ]
+    clusters: Annotated[object, Entry("CGPFL: K")]
     anchor: Annotated[
-        Any, Entry("CGPFL: the peer from which the numbers of the clusters come, and its distance in edges")
-    ] = None
+        object, Entry("CGPFL: the peer from which the numbers of the clusters come, and its distance in edges")
+    ]
 
 
-class _ResultLine(Line):
+NO_STATE: AlgorithmFields = {}
+
+
+class ResultFields(TypedDict, total=False):
+    """What the models of a peer are worth after a round, or at the end."""
+
     cluster_index: Annotated[
         Count | None,
         told("cluster of the evaluation model, its slot; not in algorithms with one model", prometheus="gauge"),
-    ] = None
+    ]
     selected_cluster: Annotated[
         Annotated[int, Field(ge=-1, le=CLUSTERS_MAX)] | None,
         Entry("FedSPD: slot that was trained and sent; -1: none, sits out, or all are exchanged"),
-    ] = None
+    ]
     metric_value: Annotated[
         Number | None, told("the task's metric of the evaluation model on the test set, null without evaluation")
-    ] = None
+    ]
     metric_shared: Annotated[
         Number | None,
         Entry(
             "the same of the model that travels, where the evaluation model is a personal one (`pfedme`, `ditto`, `apfl`, "
             "`perfedavg`, `cgpfl`, `dpfl`), or several models predict (`blend`)"
         ),
-    ] = None
+    ]
     metric_train: Annotated[
         Number | None,
         Entry(
             "the task's metric on the samples of the training steps, each before its step (no additional pass); not where the "
             "metric needs all outputs at once"
         ),
-    ] = None
-    loss: Annotated[Number | None, told("mean loss of the evaluation model on the test set", prometheus="gauge")] = None
-    train_loss: Annotated[Number | None, told("mean training loss", prometheus="gauge")] = None
+    ]
+    loss: Annotated[Number | None, told("mean loss of the evaluation model on the test set", prometheus="gauge")]
+    train_loss: Annotated[Number | None, told("mean training loss", prometheus="gauge")]
     metrics: Annotated[
         Metrics | None,
         told("values of the task's `more_metrics` by name, where it has some; in trackers and tables `metrics.NAME`"),
-    ] = None
-    state: Annotated[AlgorithmFields | None, Entry("the algorithm's state, see below")] = None
+    ]
+    state: Annotated[AlgorithmFields | None, Entry("the algorithm's state, see below")]
 
 
-class RoundLine(_ResultLine):
-    """One completed round."""
+class RoundFields(TypedDict, total=False):
+    """What happened in a round."""
 
-    round_index: Annotated[int, Field(ge=0, le=2**31), told("0-based")]
-    active: Annotated[bool | None, told("whether the peer trained in this round (`run.participation`)")] = None
-    seconds: Annotated[dict[str, Number | None] | None, told(f"per phase: {', '.join(PHASES)}", "seconds")] = None
-    folded: Annotated[Any, told("list of [neighbor, incarnation, round, step, slot], in fold order")] = None
-    missing: Annotated[PeerIds | None, told("ids of neighbors whose models were missing when the round closed")] = None
-    rejected: Annotated[dict[Word, Count] | None, Entry("complete arrivals that failed screening, by refusal code")] = (
-        None
-    )
-    neighbors_alive: Annotated[Count | None, told("when the round closed", "neighbors")] = None
+    active: Annotated[bool | None, told("whether the peer trained in this round (`run.participation`)")]
+    seconds: Annotated[dict[str, Number | None] | None, told(f"per phase: {', '.join(PHASES)}", "seconds")]
+    folded: Annotated[ArrivalRows | None, told("list of [neighbor, incarnation, round, step, slot], in fold order")]
+    missing: Annotated[PeerIds | None, told("ids of neighbors whose models were missing when the round closed")]
+    rejected: Annotated[dict[Word, Count] | None, Entry("complete arrivals that failed screening, by refusal code")]
+    neighbors_alive: Annotated[Count | None, told("when the round closed", "neighbors")]
     restores: Annotated[
         Count | None,
         Entry(
             "only in a round whose training was undone: how often the peer went back to its last finite models so far "
             "(`run.diverged_restores`); each halved its learning rate"
         ),
-    ] = None
+    ]
 
 
-class LeaveLine(Line):
+class RoundLine(Line, ResultFields, RoundFields, total=False):
+    """One completed round."""
+
+    kind: Required[Literal["round"]]
+    round_index: Annotated[Required[int], Field(ge=0, le=2**31), told("0-based")]
+
+
+class CompletedField(TypedDict, total=False):
+    """How far a peer came."""
+
+    rounds_completed: Annotated[Count | None, Entry("with those skipped by catching up")]
+
+
+class LeaveLine(Line, CompletedField, total=False):
     """A peer that leaves before the end of the run."""
 
-    rounds_completed: Annotated[Count | None, Entry("with those skipped by catching up")] = None
+    kind: Required[Literal["leave"]]
 
 
-class EndLine(_ResultLine):
+class FinalFields(TypedDict, total=False):
+    """What the final phase of a run gave."""
+
+    predictor: Annotated[Text | None, Entry("how several models predict, see below")]
+    metric_before_final: Annotated[Number | None, Entry("before the final phase")]
+    metric_after_final: Annotated[Number | None, Entry("after it")]
+    final_share: Annotated[Number | None, Entry("weight of the personalized model, where the final phase has a guard")]
+
+
+class EndLine(Line, ResultFields, CompletedField, FinalFields, total=False):
     """The end of a run."""
 
-    rounds_completed: Annotated[Count | None, Entry("with those skipped by catching up")] = None
-    predictor: Annotated[Text | None, Entry("how several models predict, see below")] = None
-    metric_before_final: Annotated[Number | None, Entry("before the final phase")] = None
-    metric_after_final: Annotated[Number | None, Entry("after it")] = None
-    final_share: Annotated[
-        Number | None, Entry("weight of the personalized model, where the final phase has a guard")
-    ] = None
+    kind: Required[Literal["end"]]
 
 
-class NeighborLine(Line):
+class NeighborLine(Line, total=False):
     """A change of a neighbor's state."""
 
-    neighbor: Annotated[PeerId, Entry("whose state changed")]
-    state: Annotated[Word, Entry("unknown, alive, suspect, dead, left")]
-    reason: Annotated[str | None, Entry("why")] = None
+    kind: Required[Literal["neighbor"]]
+    neighbor: Annotated[Required[PeerId], Entry("whose state changed")]
+    state: Annotated[Required[Word], Entry("unknown, alive, suspect, dead, left")]
+    reason: Annotated[str | None, Entry("why")]
 
 
-class RefusedLine(Line):
+class RefusedLine(Line, total=False):
     """A refused message."""
 
-    neighbor: Annotated[PeerId | None, Entry("null for a caller that is not a neighbor")] = None
-    code: Annotated[Word, Entry("see `coordinator_free_bootstrap.errors.RefusalCode`")]
-    reason: Annotated[str | None, Entry("a sentence")] = None
+    kind: Required[Literal["refused"]]
+    neighbor: Annotated[PeerId | None, Entry("null for a caller that is not a neighbor")]
+    code: Annotated[Required[Word], Entry("of the table in proto/WIRE.md")]
+    reason: Annotated[str | None, Entry("a sentence")]
 
 
-class CheckpointLine(Line):
+class CheckpointLine(Line, total=False):
     """A checkpoint, written or not."""
 
-    round_index: Annotated[Count | None, Entry("the first round after it")] = None
-    seconds: Annotated[Number | None, Entry("of writing")] = None
-    bytes: Annotated[Count | None, Entry("of its arrays")] = None
-    error: Annotated[str | None, Entry("null, or the message")] = None
+    kind: Required[Literal["checkpoint"]]
+    round_index: Annotated[Count | None, Entry("the first round after it")]
+    seconds: Annotated[Number | None, Entry("of writing")]
+    bytes: Annotated[Count | None, Entry("of its arrays")]
+    error: Annotated[str | None, Entry("null, or the message")]
 
 
-class CaughtUpLine(Line):
+class CaughtUpLine(Line, total=False):
     """Rounds that neighbors completed without this peer."""
 
-    from_round: Annotated[Count | None, Entry("the first of them")] = None
-    to_round: Annotated[Count | None, Entry("the round with which it continues")] = None
+    kind: Required[Literal["caught_up"]]
+    from_round: Annotated[Count | None, Entry("the first of them")]
+    to_round: Annotated[Count | None, Entry("the round with which it continues")]
 
 
-KINDS: Mapping[str, type[Line]] = {
-    "start": StartLine,
-    "round": RoundLine,
-    "neighbor": NeighborLine,
-    "refused": RefusedLine,
-    "checkpoint": CheckpointLine,
-    "caught_up": CaughtUpLine,
-    "leave": LeaveLine,
-    "end": EndLine,
-}
+HistoryLine = (
+    StartLine | RoundLine | NeighborLine | RefusedLine | CheckpointLine | CaughtUpLine | LeaveLine | EndLine
+)  # told apart by ``kind``
+KINDS: Mapping[str, type] = {get_args(get_type_hints(each)["kind"])[0]: each for each in get_args(HistoryLine)}
 
 
 def fields_of(kind: str) -> dict[str, Entry]:
@@ -274,32 +285,101 @@ FIELDS = {
     kind: frozenset(fields_of(kind)) | (frozenset(COUNTERS) if kind in COUNTING else frozenset()) for kind in KINDS
 }
 
+
+class Latest(Line, StartFields, CompletedField, ResultFields, RoundFields, FinalFields, total=False):
+    """The latest value of each field of a peer's lines."""
+
+    round_index: int
+
+
 # ---- the summary --------------------------------------------------------------------------------------------------------
 
 
-class Summary(BaseModel):
+class Summary(TypedDict, total=False):
     """``summary.json``, which a peer writes when it ends."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    peer_id: Annotated[PeerId | None, Entry("of the peer")]
+    status: Annotated[Word | None, Entry("how the run ended: a state that ends it")]
+    exit_code: Annotated[Small | None, Entry("of the process")]
+    incarnation: Annotated[Count | None, Entry("of the process")]
+    rounds_completed: Annotated[Count | None, Entry("with those skipped by catching up")]
+    rounds_total: Annotated[Count | None, Entry("rounds of the manifest")]
+    algorithm: Annotated[Text | None, Entry("of the manifest")]
+    cluster_index: Annotated[Count | None, Entry("as in the `end` line")]
+    true_cluster: Annotated[Count | None, Entry("null if not known")]
+    metric: Annotated[MetricRecord | None, Entry("see *The metric*, with its last `value`")]
+    loss: Annotated[Number | None, Entry("as in the `end` line")]
+    metrics: Annotated[Metrics | None, Entry("as in the `end` line, where the task has more metrics")]
+    totals: Annotated[dict[str, Count] | None, Entry("counters of the run that are not 0")]
+    refusals: Annotated[dict[Word, Count] | None, Entry("refused messages by code")]
+    storage_error: Annotated[str | None, Entry("a message, or empty")]
+    run_seconds: Annotated[Number | None, Entry("of this process")]
+    digests: Annotated[dict[str, Text] | None, Entry("as in the `start` line")]
+    ended_at: Annotated[Time | None, Entry("ISO 8601, UTC")]
+    told_by: list[int]  # not in the file: the neighbors that say how a silent peer ended
 
-    peer_id: Annotated[PeerId | None, Entry("of the peer")] = None
-    status: Annotated[Word | None, Entry("how the run ended: a state that ends it")] = None
-    exit_code: Annotated[Small | None, Entry("of the process")] = None
-    incarnation: Annotated[Count | None, Entry("of the process")] = None
-    rounds_completed: Annotated[Count | None, Entry("with those skipped by catching up")] = None
-    rounds_total: Annotated[Count | None, Entry("rounds of the manifest")] = None
-    algorithm: Annotated[Text | None, Entry("of the manifest")] = None
-    cluster_index: Annotated[Count | None, Entry("as in the `end` line")] = None
-    true_cluster: Annotated[Count | None, Entry("null if not known")] = None
-    metric: Annotated[MetricRecord | None, Entry("see *The metric*, with its last `value`")] = None
-    loss: Annotated[Number | None, Entry("as in the `end` line")] = None
-    metrics: Annotated[Metrics | None, Entry("as in the `end` line, where the task has more metrics")] = None
-    totals: Annotated[dict[str, Count] | None, Entry("counters of the run that are not 0")] = None
-    refusals: Annotated[dict[Word, Count] | None, Entry("refused messages by code")] = None
-    storage_error: Annotated[str | None, Entry("a message, or empty")] = None
-    run_seconds: Annotated[Number | None, Entry("of this process")] = None
-    digests: Annotated[dict[str, Text] | None, Entry("as in the `start` line")] = None
-    ended_at: Annotated[Time | None, Entry("ISO 8601, UTC")] = None
+
+# ---- the status ---------------------------------------------------------------------------------------------------------
+
+PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+class HostStatus(TypedDict):
+    """What a peer is doing, whatever world it is in.
+
+    Attributes:
+        stage: of the run, `peer.core.stages.Stage`.
+        waiting_for: neighbors whose models the round waits for.
+        owed_to: neighbors that have not accepted this peer's models.
+        unchanged_s: seconds since stage or round last changed.
+        deadline_s: seconds until the round closes without the models that are missing then; None if it waits for nobody.
+        metric: of the task, and its last value; `more_metrics`: its others.
+    """
+
+    peer_id: PeerId
+    incarnation: Annotated[int, Field(ge=0, le=INCARNATION_MAX)]
+    phase: Word
+    stage: Word
+    round_index: Count
+    rounds_total: Count
+    persisted_round: Annotated[int, Field(ge=-1, le=COUNT_MAX)]
+    waiting_for: PeerIds
+    owed_to: PeerIds
+    waiting_s: Seconds
+    unchanged_s: Seconds
+    suspicion_s: Seconds
+    deadline_s: NotRequired[Seconds | None]
+    neighbors: Annotated[dict[PeerKey, Word], Field(max_length=ENTRIES_MAX)]
+    neighbor_rounds: Annotated[dict[PeerKey, int], Field(max_length=ENTRIES_MAX)]
+    silent_s: Annotated[dict[PeerKey, Seconds | None], Field(max_length=ENTRIES_MAX)]
+    metric: MetricRecord
+    more_metrics: NotRequired[MoreMetrics]
+    cluster_index: Count | None
+    totals: Annotated[dict[Word, Count], Field(max_length=100)]
+    refusals: Annotated[dict[Word, Count], Field(max_length=100)]
+    storage_error: Annotated[str, Field(max_length=4096)]
+
+
+class ProcessStatus(TypedDict, total=False):
+    """What its process adds.
+
+    Attributes:
+        routes: how each neighbor is called: direct, proxy, tunnel or relay.
+        outcome: how the run of this peer ended: completed, left, refused, alone, diverged or failed; None while it goes on.
+        exit_code: of the process, with `outcome`.
+        true_cluster: where the peer tells it.
+    """
+
+    open_streams: Count
+    routes: Annotated[dict[PeerKey, Word], Field(max_length=ENTRIES_MAX)]
+    outcome: Word | None
+    exit_code: Annotated[int, Field(ge=0, le=255)] | None
+    true_cluster: Count | None
+
+
+class PeerStatus(HostStatus, ProcessStatus):
+    """What a peer answers to an observer."""
 
 
 # ---- states of a run ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap.errors import ShardError
 from peer.tasks.in_numpy import refuse_masked
 
-Array = NDArray[Any]
+Array = np.ndarray
 UNREADABLE = (ValueError, RuntimeError, OSError)  # what h5py raises where a file has been closed
 
 
@@ -28,7 +28,7 @@ class Stored(Protocol):
         """[samples, ...]."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype:
         """Of the rows."""
 
     def __getitem__(self, rows: NDArray[np.int64]) -> Array:
@@ -123,9 +123,9 @@ class Rows:
         return (len(self.rows), *self.array.shape[1:])
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype:
         """Of the array."""
-        found: np.dtype[Any] = self.array.dtype
+        found: np.dtype = self.array.dtype
         return found
 
     def __getitem__(self, rows: NDArray[np.int64]) -> Array:

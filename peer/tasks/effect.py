@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
 from coordinator_free_bootstrap.manifest import InRun, Manifest
-from coordinator_free_bootstrap.options import changed, without_effect
+from coordinator_free_bootstrap.options import changed, refuse_given, without_effect
 from peer.algorithms.registry import algorithms
 from peer.tasks.sources import source_named
 
@@ -33,10 +33,8 @@ def refuse_unused_options(manifest: Manifest, *, data_root: Path | None, shard: 
     """
     used = local_options(manifest.task) if shard is None else OWN_TASK_OPTIONS
     what = f"task {manifest.task!r}" + ("" if shard is None else f" with {Option('shard')}")
-    for name, given in (("data_root", data_root), ("download", download or None)):
-        if given is not None and name not in used:
-            shown = str(given) if isinstance(given, Path) else given
-            raise UsageError(ConfigProblem.without_effect(Option(name), shown, f"{what} does not use it"))
+    given = {"data_root": data_root, "download": download}
+    refuse_given(f"{what} does not use it", **{name: value for name, value in given.items() if name not in used})
     source = source_named(manifest.task)
     reads_files = source is not None and source.reads_files
     if shard is not None and shard.suffix != ".safetensors" and not reads_files:

@@ -80,7 +80,7 @@ def _of_scipy(matrix: Any) -> Any:
     return SparseRows(matrix.tocsr())
 
 
-def _numbers(array: NDArray[Any]) -> NDArray[Any]:
+def _numbers(array: np.ndarray) -> np.ndarray:
     """Return an array of objects as int64, or as float64 with NaN for what is missing; others than numbers stay objects."""
     values = array.ravel().tolist()
     missing = [is_missing(value) for value in values]
@@ -106,11 +106,11 @@ class SparseRows:
         return tuple(self.matrix.shape)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype:
         """Of the values."""
-        found: np.dtype[Any] = self.matrix.dtype
+        found: np.dtype = self.matrix.dtype
         return found
 
-    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+    def __getitem__(self, rows: NDArray[np.int64]) -> np.ndarray:
         """Return the rows as an array [len(rows), features]."""
         return np.asarray(self.matrix[rows].toarray())

@@ -98,7 +98,7 @@ def find_task_file(task: str, model_file: Path) -> str:
     searched = ", ".join(map(str, (Path.cwd(), *folders)))
     raise TaskError(
         f"task: expected the file {path_text!r}, with which {model_file} was trained, in {searched}. "
-        f"Give its path: {Option('task')} path/to/{Path(path_text).name}:{name}"
+        f"Give its path with {Option('task')}, such as path/to/{Path(path_text).name}:{name}."
     )
 
 

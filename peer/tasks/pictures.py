@@ -28,7 +28,7 @@ PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a tag of TIFF; Pillow inverts such pictur
 class Picture(NamedTuple):
     """Pixels [channels, height, width] in 0..255, uint8, or float32 where the file has finer values; and what was converted."""
 
-    pixels: NDArray[Any]
+    pixels: np.ndarray
     conversions: tuple[str, ...] = ()
 
 

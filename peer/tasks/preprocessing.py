@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
 from peer.tasks.columns import Columns
@@ -64,7 +63,7 @@ class Preprocessing:
             object.__setattr__(self, "columns", tuple(map(str, self.columns)))
 
     @classmethod
-    def standardizing(cls, train_x: NDArray[Any], columns: Sequence[str] | None = None) -> Preprocessing:
+    def standardizing(cls, train_x: np.ndarray, columns: Sequence[str] | None = None) -> Preprocessing:
         """Return the scaling of each feature of ``train_x`` [n, ...] to mean 0 and deviation 1; constants become 0.
 
         Raises:
@@ -95,7 +94,7 @@ class Preprocessing:
         """Whether `apply` is more than a conversion to float32."""
         return self.divisor != 1.0 or bool(np.any(self.mean)) or not np.all(np.equal(self.std, 1.0))
 
-    def apply(self, raw: NDArray[Any]) -> NDArray[Any]:
+    def apply(self, raw: np.ndarray) -> np.ndarray:
         """Return inputs of the model for raw inputs [n, ...], as a new float32 array.
 
         Integers whose values do not change (token ids) stay integers, int64. Masked values stay masked.
@@ -108,7 +107,7 @@ class Preprocessing:
         self.check_shape(raw.shape[1:])
         dtype = precision(raw)
         make: Any = np.ma.array if isinstance(raw, np.ma.MaskedArray) else np.array
-        inputs: NDArray[Any] = make(raw, dtype=dtype)
+        inputs: np.ndarray = make(raw, dtype=dtype)
         if self.divisor != 1.0:
             inputs /= dtype(self.divisor)
         if np.any(self.mean) or not np.all(np.equal(self.std, 1.0)):
@@ -117,7 +116,7 @@ class Preprocessing:
         with np.errstate(over="ignore"):  # a value beyond float32 becomes inf, which the shard refuses
             return inputs.astype(np.float32, copy=False)
 
-    def replacing(self, other: Preprocessing, inputs: NDArray[Any]) -> NDArray[Any]:
+    def replacing(self, other: Preprocessing, inputs: np.ndarray) -> np.ndarray:
         """Return ``inputs`` [n, ...], which ``other`` has scaled, as this preprocessing scales them."""
         if self.scale() == other.scale():
             return inputs
@@ -176,7 +175,7 @@ class Preprocessing:
         return cls(**fields)
 
 
-def precision(raw: NDArray[Any]) -> type[np.floating[Any]]:
+def precision(raw: np.ndarray) -> type[np.floating]:
     """Return float64 for values that float32 cannot distinguish from adjacent ones, such as times in seconds; else float32."""
     wide = raw.dtype.kind in "fiu" and raw.dtype.itemsize >= np.dtype(np.int32).itemsize and raw.dtype != np.float32
     return np.float64 if wide and raw.size and not np.abs(raw).max() <= FLOAT32_INTEGER_MAX else np.float32

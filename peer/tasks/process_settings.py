@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from coordinator_free_bootstrap.errors import Option
+
 log = logging.getLogger("peer")
 
 
@@ -32,12 +34,15 @@ class _Setting:
         read: returns its value.
         write: sets it.
         shared: whether code of the user finds again what it has set; else it is reset and, with a `name`, a warning logged.
+        name: what it sets, for the warning.
+        option: of the peer, to use instead.
     """
 
     read: Callable[[], Any]
     write: Callable[[Any], object]
     shared: bool = True
     name: str = ""
+    option: Option | None = None
 
 
 def _directory() -> str | None:
@@ -97,9 +102,10 @@ _SETTINGS = (
         torch.get_num_threads,
         torch.set_num_threads,
         shared=False,
-        name="as the number of threads; give it with --threads",
+        name="as the number of threads",
+        option=Option("threads"),
     ),
-    _Setting(_device, torch.set_default_device, shared=False, name="as the default device; give it with --device"),
+    _Setting(_device, torch.set_default_device, shared=False, name="as the default device", option=Option("device")),
     _Setting(_umask, os.umask, shared=False),
     _Setting(np.geterr, lambda value: np.seterr(**value), shared=False),
     _Setting(torch.is_grad_enabled, torch.set_grad_enabled, shared=False),
@@ -151,7 +157,13 @@ class _Process:
                 if setting.shared:
                     self._theirs[number] = (ours, theirs)
                 elif setting.name:
-                    log.warning("the task sets %s %s; used: %s", theirs, setting.name, ours or "cpu")
+                    log.warning(
+                        "the task sets %s %s; give it with %s; used: %s",
+                        theirs,
+                        setting.name,
+                        setting.option,
+                        ours or "cpu",
+                    )
 
 
 _process = _Process()

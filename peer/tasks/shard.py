@@ -19,6 +19,7 @@ from peer.tasks.preprocessing import Preprocessing
 
 Kind = Literal["classification", "multilabel", "regression"]
 Part = Literal["train", "validation", "test"]
+_PARTS: tuple[tuple[str, Part], ...] = (("train", "train"), ("val", "validation"), ("test", "test"))  # by name in files
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 TRAIN_SAMPLES_MIN = 2  # BatchNorm needs two samples
 TEST_SAMPLES_MIN = 1
@@ -65,9 +66,9 @@ class Shard:
     test_y: Any
     val_x: Inputs | None = None
     val_y: Any | None = None
-    true_cluster: NDArray[Any] | None = None
-    test_cluster: NDArray[Any] | None = None
-    turns: NDArray[Any] | None = None
+    true_cluster: np.ndarray | None = None
+    test_cluster: np.ndarray | None = None
+    turns: np.ndarray | None = None
     preprocessing: Preprocessing | None = None
     class_names: tuple[str, ...] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
@@ -141,8 +142,8 @@ class Shard:
                 f"shard: class_names: expected one name for each of the {classes} classes, got {len(self.class_names)}"
             )
         arrays: dict[str, Any] = {}
-        for name, part in (("train", "train"), ("val", "validation"), ("test", "test")):
-            x, y = self.part(part)  # type: ignore[arg-type]
+        for name, part in _PARTS:
+            x, y = self.part(part)
             arrays[f"{name}_x"] = _inputs(f"{name}_x", x)
             arrays[f"{name}_y"] = _targets(f"{name}_y", y, kind, classes)
             if count(x) != count(y):
@@ -226,7 +227,7 @@ def _remedy(x: Any) -> str:
     return "Convert texts and other values to numbers, such as one column of 0 and 1 for each text"
 
 
-def _integers(name: str, values: NDArray[Any]) -> NDArray[Any]:
+def _integers(name: str, values: np.ndarray) -> np.ndarray:
     """Return integers in their own type where torch has it, else as int64; a batch becomes int64 when it is used.
 
     Raises:
@@ -275,7 +276,7 @@ def _without_label(name: str, y: Any) -> str:
     return f", {len(absent)} of them missing, the first at {name}[{absent[0]}]" if absent else ""
 
 
-def check_labels(name: str, y: NDArray[Any], kind: Kind, classes: int | None) -> None:
+def check_labels(name: str, y: np.ndarray, kind: Kind, classes: int | None) -> None:
     """Check the values of labels [n] or [n, ...]; `IGNORED` elements of the second form do not count.
 
     Raises:
@@ -299,14 +300,14 @@ def check_labels(name: str, y: NDArray[Any], kind: Kind, classes: int | None) ->
         )
 
 
-def _finite(name: str, values: NDArray[Any]) -> NDArray[np.float32]:
+def _finite(name: str, values: np.ndarray) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is reported below
         converted = np.ascontiguousarray(values, dtype=np.float32)
     check_finite(name, converted, values)
     return converted
 
 
-def check_finite(name: str, converted: NDArray[np.float32], values: NDArray[Any]) -> None:
+def check_finite(name: str, converted: NDArray[np.float32], values: np.ndarray) -> None:
     """Check values that are converted to float32.
 
     Raises:

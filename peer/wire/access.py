@@ -11,16 +11,19 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
 
 from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
+from coordinator_free_bootstrap.strict_json import printable
+from peer.wire.calls import Context
+from peer.wire.limits import WireLimits
 
-Identify: TypeAlias = Callable[[Any], Subject | None]
+Identify: TypeAlias = Callable[[Context], Subject | None]
 CANCEL_DELAY_S = 0.1  # gRPC reports a broken connection as the end of the stream and cancels the call a moment later
 REFUSAL_TRAILER = "peer-refusal"
 _STATUS = {
@@ -37,7 +40,7 @@ class AccessControl:
     """Access control of one server.
 
     Args:
-        limits: of the manifest.
+        limits: of messages and streams.
         timeouts: of the manifest.
         identify: see `PeerServer`.
         refused: counts a refusal; the caller is None where it is unknown.
@@ -45,7 +48,7 @@ class AccessControl:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         identify: Identify | None,
         refused: Callable[[int | None, Refusal], None],
@@ -55,30 +58,30 @@ class AccessControl:
         self._identify = identify
         self._refused = refused
 
-    def subject(self, context: Any) -> Subject | None:
+    def subject(self, context: Context) -> Subject | None:
         """Return the authenticated caller; None where the transport is plaintext."""
         return self._identify(context) if self._identify else None
 
-    def stream(self, caller: Subject | None, context: Any) -> AbstractContextManager[None]:
+    def stream(self, caller: Subject | None, context: Context) -> AbstractContextManager[None]:
         """Count one open stream of a caller; see `CallerLimits.stream`."""
         return self._callers.stream(_key(caller, context))
 
-    def discard(self, caller: Subject | None, context: Any) -> AbstractContextManager[None]:
+    def discard(self, caller: Subject | None, context: Context) -> AbstractContextManager[None]:
         """Count one refused stream of a caller; see `CallerLimits.discard`."""
         return self._callers.discard(_key(caller, context))
 
-    async def request(self, caller: Subject | None, context: Any) -> Any:
+    async def request(self, caller: Subject | None, context: Context) -> bytes:
         """Read the request of a unary call, or the first message of a tunnel; see `CallerLimits.request`."""
         with self._callers.request(_key(caller, context)):
             return await first_message(context, self._timeouts)
 
-    async def abort(self, context: Any, caller: int | None, error: RemoteProtocolError) -> NoReturn:
+    async def abort(self, context: Context, caller: int | None, error: RemoteProtocolError) -> NoReturn:
         """Count a refusal and end the call with its status."""
         self._refused(caller, error.refusal)
         await abort(context, error.refusal)
 
     @asynccontextmanager
-    async def aborting(self, context: Any) -> AsyncIterator[None]:
+    async def aborting(self, context: Context) -> AsyncIterator[None]:
         """Count a RemoteProtocolError that is raised inside, and end the call with its status."""
         try:
             yield
@@ -110,7 +113,7 @@ def require_sender(caller: int | None, sender: int) -> None:
         raise RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, sentence)
 
 
-async def first_message(context: Any, timeouts: Timeouts) -> Any:
+async def first_message(context: Context, timeouts: Timeouts) -> bytes:
     """Read the first message of a call; of a unary call it is the only one that is read.
 
     Raises:
@@ -128,19 +131,27 @@ async def first_message(context: Any, timeouts: Timeouts) -> Any:
     return message
 
 
-async def abort(context: Any, refusal: Refusal) -> NoReturn:
+async def abort(context: Context, refusal: Refusal) -> NoReturn:
     """End a call with the status of a refusal, and its code in the trailing metadata."""
     status = _STATUS.get(refusal.code, grpc.StatusCode.FAILED_PRECONDITION)
     await context.abort(status, str(refusal), trailing_metadata=((REFUSAL_TRAILER, refusal.code.value),))
     raise LocalProtocolError("a call continued after it was aborted")
 
 
-def _key(caller: Subject | None, context: Any) -> Subject:
+def refusal_of(error: grpc.aio.AioRpcError) -> Refusal | None:
+    """Return the refusal with which `abort` ended a call, its reason safe to print; None for any other error."""
+    code = dict(error.trailing_metadata() or ()).get(REFUSAL_TRAILER)
+    if code not in set(RefusalCode):
+        return None
+    return Refusal(RefusalCode(code), printable((error.details() or "").removeprefix(f"{code}: ")))
+
+
+def _key(caller: Subject | None, context: Context) -> Subject:
     """Return what limits are counted by: the authenticated caller, or the connection where the transport is plaintext."""
-    return str(context.peer()) if caller is None else caller
+    return context.peer() if caller is None else caller
 
 
-BURST_S = 5.0  # the token bucket holds this many seconds of `limits.requests_per_second`
+BURST_S = 5.0  # the token bucket holds this many seconds of `WireLimits.requests_per_second`
 REQUESTS_MAX = 16  # a neighbor has at most a hello, a heartbeat, a control message and a status in flight, and retries
 CALLERS_MAX = 4096  # callers kept; beyond it those with nothing open are dropped
 
@@ -156,11 +167,11 @@ class CallerLimits:
     """Count the messages and open streams of each caller.
 
     Args:
-        limits: of the manifest.
+        limits: of messages and streams.
         clock: monotonic seconds.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: WireLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
         self._callers: dict[int | str, _Caller] = {}
@@ -172,7 +183,7 @@ class CallerLimits:
         caller.tokens = min(rate * BURST_S, caller.tokens + rate * (now - caller.refilled_at))
         caller.refilled_at = now
         if caller.tokens < 1:
-            sentence = f"expected at most {rate:g} messages per second (limits.requests_per_second), got more. Send again later."
+            sentence = f"expected at most {rate:g} messages per second, got more. Send again later."
             raise RemoteProtocolError(RefusalCode.RATE_LIMITED, sentence)
         caller.tokens -= 1
 
@@ -198,8 +209,7 @@ class CallerLimits:
     def _count(self, key: int | str, what: str, allowed: int) -> Iterator[None]:
         open_now = self._caller(key, self._clock()).open
         if open_now[what] >= allowed:
-            source = "" if what == "requests in flight" else " (limits.streams_per_neighbor)"
-            sentence = f"expected at most {allowed} {what}{source}, got more. Send again later."
+            sentence = f"expected at most {allowed} {what}, got more. Send again later."
             raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
         open_now[what] += 1
         try:

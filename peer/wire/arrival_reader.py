@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import grpc.aio
 
-from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer import failpoints
 from peer.core.arrivals import Arrival
 from peer.core.messages import ModelHeader, PushReply
 from peer.wire import convert, frames
 from peer.wire.access import CANCEL_DELAY_S, first_message, require_sender
+from peer.wire.calls import Context
 from peer.wire.handler import RequestHandler
+from peer.wire.limits import WireLimits
 from peer.wire.pacing import UNLIMITED, Pacing
 
 ACCEPTED_METADATA = "peer-accepted"  # initial metadata of an accepted push; absent if it is refused
@@ -36,7 +37,7 @@ class ArrivalReader:
         handler: the peer.
         context: of the call; its messages are bytes.
         caller: the authenticated sender; None where the transport is plaintext.
-        limits: of the manifest.
+        limits: of messages and models.
         timeouts: of the manifest.
         pacing: of this peer.
     """
@@ -44,10 +45,10 @@ class ArrivalReader:
     def __init__(
         self,
         handler: RequestHandler,
-        context: Any,
+        context: Context,
         caller: int | None,
         *,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         pacing: Pacing = UNLIMITED,
     ) -> None:
@@ -87,7 +88,8 @@ class ArrivalReader:
         Raises:
             RemoteProtocolError: the stream does not carry the model of its header, or is too slow.
         """
-        reason, complete, code = "the stream ended before the model was complete", False, None
+        complete = False
+        refusal: Refusal | None = None
         try:
             if arrival.buffer.nbytes != arrival.header.size_bytes:
                 raise LocalProtocolError("the buffer of an arrival must have exactly header.size_bytes")
@@ -102,12 +104,12 @@ class ArrivalReader:
             )
             failpoints.reach("receive.end")
         except RemoteProtocolError as error:
-            reason, code = error.refusal.reason, error.refusal.code
+            refusal = error.refusal
             raise
         finally:
             self._writer = arrival.release = None
             if not complete:
-                self._handler.lost(arrival, reason, code)
+                self._handler.lost(arrival, refusal)
 
     async def discard(self) -> None:
         """Read and discard the sender's remaining frames, for at most the idle time, so that the sender gets the reply.
@@ -141,8 +143,8 @@ class ArrivalReader:
             # it stays in memory until the peer decides
             allowed = self._limits.frame_bytes_max + frames.HEADER_BYTES_MAX
             if len(message) > allowed:
-                sentence = f"a whole model: expected at most {allowed} bytes, got {len(message)}"
-                raise RemoteProtocolError(RefusalCode.TOO_LARGE, f"{sentence} (limits.frame_bytes_max, and 64 KiB)")
+                found = f"a whole model: expected at most {allowed} bytes, got {len(message)}"
+                raise RemoteProtocolError(RefusalCode.TOO_LARGE, found)
         return convert.first_header(frame)
 
     async def _take_whole(self, arrival: Arrival, whole: frames.Frame) -> bool:

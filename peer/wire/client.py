@@ -10,16 +10,15 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
-from coordinator_free_bootstrap.strict_json import printable
+from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer import failpoints
 from peer.core.encoding import Payload
 from peer.core.messages import (
@@ -34,11 +33,13 @@ from peer.core.messages import (
     Select,
 )
 from peer.wire import convert, frames
-from peer.wire.access import REFUSAL_TRAILER
+from peer.wire.access import refusal_of
 from peer.wire.arrival_probe import METHOD, ArrivalProbe
 from peer.wire.arrival_reader import ACCEPTED_METADATA, too_slow
+from peer.wire.calls import Call
 from peer.wire.failures import UNTRUSTED, in_words
 from peer.wire.frame_sizes import FIRST_BYTES
+from peer.wire.limits import WireLimits
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, TUNNELS, UNARY, channel_options
 from peer.wire.pacing import UNLIMITED, Pacing
@@ -46,6 +47,7 @@ from peer.wire.proxy import HttpProxy
 from peer.wire.round_ring import RecordBatch
 from peer.wire.security import SecureChannel, open_channel
 
+T = TypeVar("T")
 RECONNECTS_MAX, RECONNECTS_S = 5, 10.0  # at most `RECONNECTS_MAX` reconnects in `RECONNECTS_S` seconds
 
 
@@ -58,7 +60,7 @@ class NeighborLink:
     Args:
         peer_id: of the neighbor.
         address: ``host:port``.
-        limits: of the manifest.
+        limits: of messages and models.
         timeouts: of the manifest.
         security: the certificate trusted as this neighbor's; None is plaintext.
         proxy: dials every address that it serves; None: all addresses are dialed directly.
@@ -79,7 +81,7 @@ class NeighborLink:
         peer_id: int,
         address: str,
         *,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         security: SecureChannel | None = None,
         proxy: HttpProxy | None = None,
@@ -166,17 +168,17 @@ class NeighborLink:
             raise RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, sentence)
         return reply
 
-    async def heartbeat(self, heartbeat: Heartbeat) -> RefusalCode | None:
+    async def heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
         """Send a heartbeat; return the neighbor's refusal."""
-        return convert.unpack_acknowledgement(await self._ask("Heartbeat", convert.pack_heartbeat(heartbeat)))[0]
+        return convert.unpack_acknowledgement(await self._ask("Heartbeat", convert.pack_heartbeat(heartbeat)))
 
-    async def control(self, message: Control) -> RefusalCode | None:
+    async def control(self, message: Control) -> Refusal | None:
         """Send a selection or a pass; return the neighbor's refusal."""
         if isinstance(message, Select):
             reply = await self._ask("Select", convert.pack_select(message))
         else:
             reply = await self._ask("Pass", convert.pack_pass(message))
-        return convert.unpack_acknowledgement(reply)[0]
+        return convert.unpack_acknowledgement(reply)
 
     async def status(self) -> dict[str, Any]:
         """Return the neighbor's status."""
@@ -225,9 +227,9 @@ class NeighborLink:
             pushed_bytes, self._push_bytes = self._push_bytes, 0
         self._received(data)
         reply = convert.unpack_push_reply(data)
-        if reply.refusal is RefusalCode.TOO_SLOW:
+        if isinstance(reply, Refusal) and reply.code is RefusalCode.TOO_SLOW:
             self._pacing.failed(self.peer_id)
-        elif pushed_bytes == header.size_bytes and reply.outcome is Outcome.FOLDED:
+        elif pushed_bytes == header.size_bytes and reply is Outcome.FOLDED:
             # another reply may come before the last byte
             self._pacing.answered(self.peer_id, header.size_bytes, self._pushed_s())
         return reply
@@ -243,7 +245,7 @@ class NeighborLink:
     def _frame_bytes(self) -> int:
         return self._pacing.frame_bytes(self.peer_id, self._limits.frame_bytes_max)
 
-    async def _send_whole(self, header: ModelHeader, payload: Payload) -> Any:
+    async def _send_whole(self, header: ModelHeader, payload: Payload) -> bytes:
         """Send a model in one message, at two thirds of the processor time of a stream."""
         message = frames.whole_message(convert.pack_header(header), payload)
         await self._pacing.upload.take(len(message))
@@ -260,7 +262,7 @@ class NeighborLink:
         finally:
             call.cancel()
 
-    async def _stream(self, header: ModelHeader, payload: Payload) -> Any:
+    async def _stream(self, header: ModelHeader, payload: Payload) -> bytes:
         call = self._push()
         try:
             await self._write_model(call, header, payload)
@@ -272,7 +274,7 @@ class NeighborLink:
         """Return for how many seconds a push has waited for the neighbor's answer; 0 while it sends."""
         return 0.0 if self._quiet_since is None else asyncio.get_running_loop().time() - self._quiet_since
 
-    async def _answer(self, answer: Awaitable[Any]) -> Any:
+    async def _answer(self, answer: Awaitable[T]) -> T:
         loop = asyncio.get_running_loop()
         self._quiet_since = loop.time()
         try:
@@ -302,11 +304,12 @@ class NeighborLink:
         finally:
             call.cancel()
 
-    def tunnel(self, method: str) -> Any:
+    def tunnel(self, method: str) -> Call:
         """Return a stream of a tunnel: OfferTunnel, which waits until there is a connection, or UseTunnel."""
-        return self._tunnels[method](wait_for_ready=method == "OfferTunnel")
+        call: Call = self._tunnels[method](wait_for_ready=method == "OfferTunnel")
+        return call
 
-    async def open_tunnel(self, method: str, ends: bytes) -> Any:
+    async def open_tunnel(self, method: str, ends: bytes) -> Call:
         """Open a stream of a tunnel and return it; ``ends`` is its first frame, which names the ends of the tunnel."""
         call = self.tunnel(method)
         try:
@@ -331,7 +334,7 @@ class NeighborLink:
         self._pacing.download.count(len(reply))
         return reply
 
-    async def _write_model(self, call: Any, header: ModelHeader, payload: Payload) -> None:
+    async def _write_model(self, call: Call, header: ModelHeader, payload: Payload) -> None:
         """Write frames until the model is sent or the receiver refuses; the refusal is in its reply."""
         model = frames.model_frames(payload, self._frame_bytes)
         failpoints.reach("send.begin")
@@ -351,7 +354,7 @@ class NeighborLink:
             if not call.done():
                 raise
 
-    async def _write_ahead(self, call: Any, model: Iterator[tuple[bytes, int]], deadline: asyncio.Timeout) -> None:
+    async def _write_ahead(self, call: Call, model: Iterator[tuple[bytes, int]], deadline: asyncio.Timeout) -> None:
         """Write frames, and build (copy, hash) each one while gRPC sends the frame before it: up to 30 % faster.
 
         On a link that has not shown to be fast, a frame is written when the one before it has arrived.
@@ -376,7 +379,7 @@ class NeighborLink:
             if writing is not None:
                 writing.cancel()
 
-    async def _write(self, call: Any, frame: bytes, payload_bytes: int) -> None:
+    async def _write(self, call: Call, frame: bytes, payload_bytes: int) -> None:
         await self._pacing.upload.take(len(frame))
         self._frame_began = asyncio.get_running_loop().time()
         await call.write(frame)
@@ -388,7 +391,7 @@ class NeighborLink:
         if payload_bytes:
             failpoints.reach("send.frame")
 
-    async def _read_model(self, call: Any, size_bytes: int | None) -> tuple[ModelHeader, NDArray[np.uint8]]:
+    async def _read_model(self, call: Call, size_bytes: int | None) -> tuple[ModelHeader, NDArray[np.uint8]]:
         header = await self._read_header(call, size_bytes)
         payload = np.empty(header.size_bytes, np.uint8)
         writer = frames.ChunkWriter(
@@ -407,7 +410,7 @@ class NeighborLink:
             self.payload_bytes_received += chunk_bytes
         return header, payload
 
-    async def _read_header(self, call: Any, size_bytes: int | None) -> ModelHeader:
+    async def _read_header(self, call: Call, size_bytes: int | None) -> ModelHeader:
         header = convert.first_header(await self._read(call))
         if size_bytes is not None and header.size_bytes != size_bytes:
             sentence = f"ModelHeader.size_bytes: expected {size_bytes} (the schema's), got {header.size_bytes}"
@@ -418,7 +421,7 @@ class NeighborLink:
             raise RemoteProtocolError(RefusalCode.TOO_LARGE, sentence)
         return header
 
-    async def _read(self, call: Any) -> frames.Frame:
+    async def _read(self, call: Call) -> frames.Frame:
         async with asyncio.timeout(self._timeouts.idle_transfer_s):
             frame = await call.read()
         if frame is grpc.aio.EOF:
@@ -473,9 +476,8 @@ class NeighborLink:
             raise NeighborUnavailable(f"{where}: the link was closed") from error
         except grpc.aio.AioRpcError as error:
             details = error.details() or error.code().name
-            code = dict(error.trailing_metadata() or ()).get(REFUSAL_TRAILER)
-            if code in set(RefusalCode):
-                raise RemoteProtocolError(RefusalCode(code), printable(details.removeprefix(f"{code}: "))) from error
+            if (refusal := refusal_of(error)) is not None:
+                raise RemoteProtocolError(refusal.code, refusal.reason) from error
             reason = in_words(error.code(), details, self._timeouts.suspicion_s)
             raise NeighborUnavailable(f"{where}: {reason}") from error
         except TimeoutError as error:
@@ -487,14 +489,14 @@ class NeighborLink:
             raise NeighborUnavailable(f"{where}: the call ended while a message was being sent") from error
 
 
-async def _half_close(call: Any) -> None:
+async def _half_close(call: Call) -> None:
     try:
         await call.done_writing()
     except grpc.aio.InternalError:
         return  # the neighbor has replied before the half-close; awaiting the call returns its reply
 
 
-async def _raise_for_status(call: Any) -> None:
+async def _raise_for_status(call: Call) -> None:
     """Raise the AioRpcError of a finished stream whose status is not OK."""
     if await call.code() is not grpc.StatusCode.OK:
         metadata = await call.initial_metadata(), await call.trailing_metadata()

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX
 from coordinator_free_bootstrap.strict_json import dumps, loads, printable
 from peer.core.messages import (
@@ -61,16 +61,16 @@ def pack_hello(hello: Hello) -> bytes:
 def unpack_hello_reply(data: bytes) -> HelloReply:
     """Read a HelloReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.HelloReply, data)
-    return HelloReply(_hello(message.hello), _refusal(message), _reason(message), message.cannot_dial)
+    return HelloReply(_hello(message.hello), _refusal(message), message.cannot_dial)
 
 
 def pack_hello_reply(reply: HelloReply) -> bytes:
-    """Write a HelloReply; a reason longer than the limit is cut."""
+    """Write a HelloReply."""
     message = _build(
         peer_pb2.HelloReply,
         hello=_message(peer_pb2.HelloRequest, reply.hello),
+        refusal=_refusal_message(reply.refusal),
         cannot_dial=reply.cannot_dial,
-        **_why(reply.refusal, reply.reason),
     )
     return message.SerializeToString()
 
@@ -147,15 +147,14 @@ def pack_pass(message: Pass) -> bytes:
     return _message(peer_pb2.PassRequest, message).SerializeToString()
 
 
-def unpack_acknowledgement(data: bytes) -> tuple[RefusalCode | None, str]:
-    """Read an Acknowledgement as refusal (None: accepted) and reason; raises RemoteProtocolError MALFORMED."""
-    message = parse(peer_pb2.Acknowledgement, data)
-    return _refusal(message), _reason(message)
+def unpack_acknowledgement(data: bytes) -> Refusal | None:
+    """Read an Acknowledgement as refusal; None: accepted; raises RemoteProtocolError MALFORMED."""
+    return _refusal(parse(peer_pb2.Acknowledgement, data))
 
 
-def pack_acknowledgement(refusal: RefusalCode | None, reason: str) -> bytes:
+def pack_acknowledgement(refusal: Refusal | None) -> bytes:
     """Write an Acknowledgement."""
-    return _build(peer_pb2.Acknowledgement, **_why(refusal, reason)).SerializeToString()
+    return _build(peer_pb2.Acknowledgement, refusal=_refusal_message(refusal)).SerializeToString()
 
 
 def read_header(message: peer_pb2.ModelHeader) -> ModelHeader:
@@ -198,14 +197,14 @@ def pack_header(header: ModelHeader) -> bytes:
 def unpack_push_reply(data: bytes) -> PushReply:
     """Read a PushReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.PushReply, data)
-    outcome = _choice(message, "outcome", Outcome, RefusalCode.MALFORMED)
-    return PushReply(outcome, _refusal(message), _reason(message))
+    return _refusal(message) or _choice(message, "outcome", Outcome, RefusalCode.MALFORMED)
 
 
 def pack_push_reply(reply: PushReply) -> bytes:
-    """Write a PushReply; a reason longer than the limit is cut."""
-    outcome = _number(peer_pb2.Outcome, reply.outcome)
-    return _build(peer_pb2.PushReply, outcome=outcome, **_why(reply.refusal, reply.reason)).SerializeToString()
+    """Write a PushReply."""
+    if isinstance(reply, Refusal):
+        return _build(peer_pb2.PushReply, refusal=_refusal_message(reply)).SerializeToString()
+    return _build(peer_pb2.PushReply, outcome=_number(peer_pb2.Outcome, reply)).SerializeToString()
 
 
 def unpack_pull(data: bytes) -> PullRequest:
@@ -269,10 +268,10 @@ def unpack_status(data: bytes) -> dict[str, Any]:
     return status
 
 
-def pack_status(status: dict[str, Any], batch: RecordBatch | None = None, padding_bytes: int = 0) -> bytes:
+def pack_status(status: Mapping[str, object], batch: RecordBatch | None = None, padding_bytes: int = 0) -> bytes:
     """Write a StatusReply: ``status`` as JSON, with null for NaN and Infinity; its typed fields are keys of the same names."""
     typed = {name: status[name] for name in ("peer_id", "incarnation", "round_index") if status.get(name) is not None}
-    phase = _number(peer_pb2.Phase, status["phase"]) if status.get("phase") else 0
+    phase = _number(peer_pb2.Phase, str(status["phase"])) if status.get("phase") else 0
     told: dict[str, Any] = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
     if padding_bytes:
         told["padding"] = bytes(padding_bytes)
@@ -362,23 +361,23 @@ def _scalars(message: Any) -> tuple[float, ...]:
     return tuple(values)
 
 
-def _refusal(message: Any) -> RefusalCode | None:
-    code: str = message.refusal
-    if not code:
+def _refusal(message: Any) -> Refusal | None:
+    """Read the refusal of an answer; its reason is safe to print, at most 200 characters and its length."""
+    if not message.HasField("refusal"):
         return None
+    refusal: peer_pb2.Refusal = message.refusal
     try:
-        return RefusalCode(code)
+        code = RefusalCode(refusal.code)
     except ValueError as error:
-        raise _wrong(message, "refusal", repr(code[:64]), "a code of WIRE.md") from error
+        raise _wrong(refusal, "code", repr(refusal.code[:64]), "a code of WIRE.md") from error
+    return Refusal(code, printable(_text(refusal, "reason", REASON_CHARS_MAX)))
 
 
-def _reason(message: Any) -> str:
-    """Return a neighbor's reason in a form that is safe to print, at most 200 characters and its length."""
-    return printable(_text(message, "reason", REASON_CHARS_MAX))
-
-
-def _why(refusal: RefusalCode | None, reason: str) -> dict[str, str]:
-    return {"refusal": refusal.value if refusal else "", "reason": reason[:REASON_CHARS_MAX]}
+def _refusal_message(refusal: Refusal | None) -> peer_pb2.Refusal | None:
+    """Make the refusal of an answer; a reason longer than the limit is cut."""
+    if refusal is None:
+        return None
+    return _build(peer_pb2.Refusal, code=refusal.code, reason=refusal.reason[:REASON_CHARS_MAX])
 
 
 def _choice(message: Message, field: str, kind: type[E], code: RefusalCode) -> E:

@@ -181,7 +181,7 @@ class ChunkWriter:
         start, size = self._position, chunk.nbytes
         end = start + size
         if size > self._frame_bytes_max:
-            found = f"chunk: expected at most {self._frame_bytes_max} bytes (limits.frame_bytes_max), got {size}"
+            found = f"chunk: expected at most {self._frame_bytes_max} bytes, got {size}"
             raise RemoteProtocolError(RefusalCode.TOO_LARGE, found)
         if end > self._buffer.nbytes:
             found = f"chunks: expected {self._buffer.nbytes} bytes, as the header says, got {end}"

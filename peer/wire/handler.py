@@ -6,10 +6,10 @@ No method calls a neighbor. Any of them may raise RemoteProtocolError; the serve
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Mapping
+from typing import Protocol
 
-from coordinator_free_bootstrap.errors import Refusal, RefusalCode
+from coordinator_free_bootstrap.errors import Refusal
 from peer.core.arrivals import Arrival
 from peer.core.encoding import Payload
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
@@ -28,10 +28,10 @@ class RequestHandler(Protocol):
     async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
         """Answer a handshake, with this peer's own hello even where it refuses."""
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> RefusalCode | None:
+    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
         """Take a heartbeat."""
 
-    async def control(self, caller: int | None, message: Control) -> RefusalCode | None:
+    async def control(self, caller: int | None, message: Control) -> Refusal | None:
         """Take a selection or a pass."""
 
     async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
@@ -43,13 +43,13 @@ class RequestHandler(Protocol):
     def complete(self, arrival: Arrival) -> Awaitable[PushReply]:
         """Use a complete model: exact size, right digest, finite (float32). Not cancelled when the sender gives up."""
 
-    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
-        """Forget a model that will not be complete, also one that was given up; ``code`` if it was refused."""
+    def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
+        """Forget a model that will not be complete; ``refusal`` None: its stream ended, or it was given up."""
 
-    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | RefusalCode:
+    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
         """Return a model to stream to a neighbor; its payload must not change while it is being sent."""
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Mapping[str, object]:
         """Return what the peer is doing, as JSON-ready values; `peer_id`, `incarnation`, ... also travel typed."""
 
     def refused(self, caller: int | None, refusal: Refusal) -> None:

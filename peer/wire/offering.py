@@ -12,7 +12,6 @@ import random
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -20,6 +19,7 @@ import grpc.aio
 from coordinator_free_bootstrap.errors import NeighborUnavailable
 from peer.core.backoff import backoff_s
 from peer.wire import convert
+from peer.wire.calls import Call
 from peer.wire.client import NeighborLink
 from peer.wire.failures import in_words
 from peer.wire.pipe import BROKEN, join_socket
@@ -84,7 +84,7 @@ class Offering:
 
     async def _offer(self) -> str:
         """Make one offer and wait until it is used; return why it ended unused, or ""."""
-        call: Any = None
+        call: Call | None = None
         try:
             ends = convert.pack_tunnel_ends(self._own, self._user, probe=self._probe)
             call = await self._link.open_tunnel("OfferTunnel", ends)
@@ -102,7 +102,7 @@ class Offering:
         task.add_done_callback(self._serving.discard)
         return ""
 
-    async def _serve(self, call: Any, first: bytes) -> None:
+    async def _serve(self, call: Call, first: bytes) -> None:
         self.connections += 1
         clock = asyncio.get_running_loop().time
         began = clock()

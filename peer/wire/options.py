@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
+from peer.wire.limits import WireLimits
 from peer.wire.proxy import HttpProxy
 from peer.wire.security import Options
 
@@ -51,7 +52,7 @@ def channel_options(timeouts: Timeouts, proxy: HttpProxy | None = None, *, keeps
     ]
 
 
-def server_options(timeouts: Timeouts, limits: Limits) -> Options:
+def server_options(timeouts: Timeouts, limits: WireLimits) -> Options:
     """Return the options of a peer's server."""
     return [
         *_keepalive(timeouts.suspicion_s),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.manifest import Timeouts
-from coordinator_free_bootstrap.rates import RATE_EXPECTED, expected_rate, frame_bytes
+from coordinator_free_bootstrap.rates import FRAME_BYTES_MAX, RATE_EXPECTED, expected_rate, frame_bytes
 from coordinator_free_bootstrap.routes import relay_of
 from peer.wire.frame_sizes import FrameSizes
 from peer.wire.security import Options
@@ -53,7 +53,7 @@ class Pacing:
             declared = frame_bytes(graph, peer_id, neighbor, upload)
             if sending < min(own, RATE_EXPECTED):  # an own limit needs no proof: its bucket spaces the frames
                 pacing.learned.begin(neighbor, declared)
-            elif declared < graph.manifest.limits.frame_bytes_max:
+            elif declared < FRAME_BYTES_MAX:
                 pacing._fixed[neighbor] = declared
             pacing._rates[neighbor] = rate
         return pacing

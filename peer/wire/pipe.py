@@ -10,29 +10,19 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
 from coordinator_free_bootstrap.errors import RemoteProtocolError
+from peer.wire.calls import Stream
 from peer.wire.frames import chunk_frame, data_of
 
-FRAME_BYTES_MAX = 256 << 10  # read from a socket at once
+PIPE_BYTES_MAX = 256 << 10  # read from a socket at once
 SOCKET_BUFFER_BYTES = 1 << 20
 BROKEN = (OSError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, RemoteProtocolError)
 
 Budget = Callable[[int], Awaitable[None]]  # waits until a number of bytes may be carried
-
-
-class Stream(Protocol):
-    """Either end of a bidirectional gRPC stream of bytes: a server's context or a client's call."""
-
-    def read(self) -> Awaitable[Any]:
-        """Return the next frame, or grpc.aio.EOF."""
-
-    def write(self, message: bytes, /) -> Awaitable[None]:
-        """Send a frame."""
 
 
 async def join_socket(local: socket.socket, stream: Stream, first: bytes | None = None) -> None:
@@ -58,11 +48,11 @@ async def join_streams(one: Stream, other: Stream, budget: Budget, most: int) ->
 
 async def _from_socket(local: socket.socket, stream: Stream) -> None:
     loop = asyncio.get_running_loop()
-    while data := await loop.sock_recv(local, FRAME_BYTES_MAX):
+    while data := await loop.sock_recv(local, PIPE_BYTES_MAX):
         await stream.write(chunk_frame(memoryview(data)))
 
 
-async def _to_socket(local: socket.socket, stream: Stream, frame: Any) -> None:
+async def _to_socket(local: socket.socket, stream: Stream, frame: bytes | None) -> None:
     loop = asyncio.get_running_loop()
     if frame is None:
         frame = await stream.read()
@@ -87,7 +77,7 @@ def _parts(frame: bytes, most: int) -> Iterator[bytes]:
     yield from (chunk_frame(data[start : start + most]) for start in range(0, len(data), most))
 
 
-async def _until_one_ends(*directions: Coroutine[Any, Any, None]) -> None:
+async def _until_one_ends(*directions: Coroutine[object, None, None]) -> None:
     """Run both directions until the first ends or breaks, then cancel the other."""
     tasks = [asyncio.ensure_future(direction) for direction in directions]
     try:

@@ -34,6 +34,7 @@ from peer.identity.certificates import Certificate
 from peer.identity.expiry import last_end
 from peer.identity.files import KeyFiles, KeyPair, load_key_pair, read_file
 from peer.wire.address import dialed, listened
+from peer.wire.calls import Context
 from peer.wire.ports import why_not_bound
 
 log = logging.getLogger("peer")
@@ -117,7 +118,7 @@ class MutualTls:
         problems = [certificate.problem_at(now) for certificate in known]
         return f"certificate of peer {neighbor}: {problems[0]}" if problems and all(problems) else ""
 
-    def identify(self, context: Any) -> Subject:
+    def identify(self, context: Context) -> Subject:
         """Return the authenticated caller, from gRPC's authentication context alone.
 
         Raises:
@@ -167,7 +168,7 @@ class MutualTls:
         if (federation, subject) != (self._federation, self._subject):
             raise IdentityError(
                 f"own certificate: expected {spiffe_id(self._federation, self._subject)}, got "
-                f"{spiffe_id(federation, subject)}. Give this peer's files with {Option('cert')} and {Option('key')}"
+                f"{spiffe_id(federation, subject)}. Give the folder of this peer's files with {Option('certs')}"
             )
         listed = {o.name: o for o in self._graph.observers}
         entry = self._graph.node(self._subject) if isinstance(self._subject, int) else listed.get(self._subject)

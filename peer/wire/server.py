@@ -9,11 +9,12 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2
 
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.wire import security
 from peer.wire.access import AccessControl, Identify
 from peer.wire.endpoint import target_of
 from peer.wire.handler import RequestHandler
+from peer.wire.limits import WireLimits
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, server_options
 from peer.wire.pacing import UNLIMITED, Pacing
@@ -28,7 +29,7 @@ class PeerServer:
     Args:
         handler: the peer.
         listen: ``host:port``; port 0 takes any free one; "" listens on ``local`` alone.
-        limits: of the manifest.
+        limits: of messages and models.
         timeouts: of the manifest.
         credentials: gRPC server credentials; None serves plaintext (see `security.require_loopback_or`).
         identify: returns the authenticated peer id or observer's name of a call's context, or raises RemoteProtocolError
@@ -43,7 +44,7 @@ class PeerServer:
         handler: RequestHandler,
         listen: str,
         *,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         credentials: grpc.ServerCredentials | None = None,
         identify: Identify | None = None,

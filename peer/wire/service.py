@@ -11,19 +11,22 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 import grpc.aio
 
 from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
-from peer.core.messages import Control, Heartbeat, Outcome, PushReply
+from coordinator_free_bootstrap.manifest import Timeouts
+from peer.core.arrivals import Arrival
+from peer.core.messages import Control, Heartbeat, PushReply
 from peer.wire import convert, frames
 from peer.wire.access import AccessControl, abort, first_message, require_peer, require_sender
 from peer.wire.arrival_reader import ArrivalReader, too_slow
+from peer.wire.calls import Context
 from peer.wire.handler import RequestHandler
+from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE
 from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.round_ring import RecordBatch
@@ -40,7 +43,7 @@ class PeerServicer:
         handler: RequestHandler,
         *,
         access: AccessControl,
-        limits: Limits,
+        limits: WireLimits,
         timeouts: Timeouts,
         stopping: asyncio.Event,
         switchboard: Switchboard,
@@ -73,7 +76,7 @@ class PeerServicer:
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def hello(self, _requests: AsyncIterator[bytes], context: Any) -> bytes:
+    async def hello(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Answer a handshake."""
         caller: int | None = None
         try:
@@ -84,19 +87,19 @@ class PeerServicer:
         except RemoteProtocolError as error:
             await self._access.abort(context, caller, error)
 
-    async def heartbeat(self, _requests: AsyncIterator[bytes], context: Any) -> bytes:
+    async def heartbeat(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Take a heartbeat."""
         return await self._acknowledge(context, convert.unpack_heartbeat, self._handler.heartbeat)
 
-    async def select(self, _requests: AsyncIterator[bytes], context: Any) -> bytes:
+    async def select(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Take a selection."""
         return await self._acknowledge(context, convert.unpack_select, self._handler.control)
 
-    async def pass_(self, _requests: AsyncIterator[bytes], context: Any) -> bytes:
+    async def pass_(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Take a pass."""
         return await self._acknowledge(context, convert.unpack_pass, self._handler.control)
 
-    async def push(self, _requests: AsyncIterator[bytes], context: Any) -> bytes:
+    async def push(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Take one model."""
         subject: Subject | None = None
         caller: int | None = None
@@ -109,15 +112,15 @@ class PeerServicer:
             with self._access.stream(subject, context):
                 return convert.pack_push_reply(await self._take(reader))
         except RemoteProtocolError as error:
-            self._handler.refused(caller, error.refusal)
-            reply = PushReply(Outcome.REFUSED, error.refusal.code, error.refusal.reason)
+            refusal = error.refusal
+            self._handler.refused(caller, refusal)
         # Outside of the except clause: there the error's traceback would keep the model's buffer in memory.
-        if reply.refusal is not RefusalCode.TOO_SLOW:
+        if refusal.code is not RefusalCode.TOO_SLOW:
             with suppress(RemoteProtocolError), self._access.discard(subject, context):
                 await reader.discard()
-        return convert.pack_push_reply(reply)
+        return convert.pack_push_reply(refusal)
 
-    async def pull(self, _requests: AsyncIterator[bytes], context: Any) -> None:
+    async def pull(self, _requests: AsyncIterator[bytes], context: Context) -> None:
         """Send one model to a neighbor that pulls it; pulls of one neighbor share the upload that one has."""
         caller: int | None = None
         try:
@@ -131,7 +134,7 @@ class PeerServicer:
         except RemoteProtocolError as error:
             await self._access.abort(context, caller, error)
 
-    async def status(self, _requests: AsyncIterator[bytes], context: Any) -> bytes:
+    async def status(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Return the peer's status."""
         async with self._access.aborting(context):
             caller = self._access.subject(context)
@@ -142,7 +145,7 @@ class PeerServicer:
             await self._pacing.upload.take(len(reply))
             return reply
 
-    async def watch(self, _requests: AsyncIterator[bytes], context: Any) -> None:
+    async def watch(self, _requests: AsyncIterator[bytes], context: Context) -> None:
         """Send the peer's status repeatedly, until the caller cancels or the peer stops."""
         async with self._access.aborting(context):
             with self._access.stream(self._access.subject(context), context):
@@ -157,18 +160,18 @@ class PeerServicer:
                     if not batch.more:
                         await _wait_at_most(self._stopping, interval_s)
 
-    async def offer_tunnel(self, _requests: AsyncIterator[bytes], context: Any) -> None:
+    async def offer_tunnel(self, _requests: AsyncIterator[bytes], context: Context) -> None:
         """Hold a neighbor's offer, and the connection over it, until it ends."""
         async with self._tunnel(context) as (owner, user, probe):
             await self._switchboard.offer(owner, user, context, probe=probe)
 
-    async def use_tunnel(self, _requests: AsyncIterator[bytes], context: Any) -> None:
+    async def use_tunnel(self, _requests: AsyncIterator[bytes], context: Context) -> None:
         """Relay one connection of a neighbor to another neighbor's offer."""
         async with self._tunnel(context) as (user, owner, _probe):
             await self._switchboard.relay(user, owner, context)
 
     @asynccontextmanager
-    async def _tunnel(self, context: Any) -> AsyncIterator[tuple[int, int, bool]]:
+    async def _tunnel(self, context: Context) -> AsyncIterator[tuple[int, int, bool]]:
         """Yield the ends of a tunnel and whether it is a probe; end the call with the error that is raised inside."""
         caller: int | None = None
         try:
@@ -183,7 +186,7 @@ class PeerServicer:
 
     async def _take(self, reader: ArrivalReader) -> PushReply:
         arrival = await reader.offer()
-        if isinstance(arrival, PushReply):
+        if not isinstance(arrival, Arrival):
             await reader.discard()
             return arrival
         await reader.read(arrival)
@@ -195,7 +198,7 @@ class PeerServicer:
         completing.add_done_callback(self._completing.discard)
         return await asyncio.shield(completing)
 
-    async def _send(self, caller: int | None, data: bytes, context: Any) -> RemoteProtocolError | None:
+    async def _send(self, caller: int | None, data: bytes, context: Context) -> RemoteProtocolError | None:
         """Send the model; return the error of a receiver that is too slow.
 
         Returned, not raised: the status of the call waits behind the bytes that the receiver does not read, for an unlimited
@@ -204,8 +207,8 @@ class PeerServicer:
         request = convert.unpack_pull(data)
         require_sender(caller, request.sender)
         answer = await self._handler.pull(caller, request)
-        if isinstance(answer, RefusalCode):
-            await abort(context, Refusal(answer, "the pull is refused"))
+        if isinstance(answer, Refusal):
+            await abort(context, answer)
         header, payload = answer
         clock, idle_s = asyncio.get_running_loop().time, self._timeouts.idle_transfer_s
         began, written = clock(), 0
@@ -225,20 +228,23 @@ class PeerServicer:
         return None
 
     async def _acknowledge(
-        self, context: Any, unpack: Callable[[bytes], M], take: Callable[[int | None, M], Awaitable[RefusalCode | None]]
+        self,
+        context: Context,
+        unpack: Callable[[bytes], M],
+        take: Callable[[int | None, M], Awaitable[Refusal | None]],
     ) -> bytes:
         caller: int | None = None
         try:
             caller = self._caller(context)
             message = unpack(await self._access.request(caller, context))
             require_sender(caller, message.sender)
-            refusal, reason = await take(caller, message), ""
+            refusal = await take(caller, message)
         except RemoteProtocolError as error:
-            refusal, reason = error.refusal.code, error.refusal.reason
-            self._handler.refused(caller, error.refusal)
-        return convert.pack_acknowledgement(refusal, reason)
+            refusal = error.refusal
+            self._handler.refused(caller, refusal)
+        return convert.pack_acknowledgement(refusal)
 
-    def _caller(self, context: Any) -> int | None:
+    def _caller(self, context: Context) -> int | None:
         return require_peer(self._access.subject(context))
 
 

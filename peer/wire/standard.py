@@ -14,6 +14,7 @@ from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Timeouts
 from peer.wire.access import AccessControl, first_message
+from peer.wire.calls import Context
 from peer.wire.options import SERVICE
 
 try:  # now, and not after a testbed has forked
@@ -53,18 +54,18 @@ class StandardServices:
         method = grpc.stream_stream_rpc_method_handler(self.reflect, parse, serialize)
         return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, {"ServerReflectionInfo": method})
 
-    async def check(self, _requests: Any, context: Any) -> Any:
+    async def check(self, _requests: Any, context: Context) -> Any:
         """Return the health status."""
         async with self._access.aborting(context):
             return await self._health.Check(await self._access.request(self._subject(context), context), context)
 
-    async def watch(self, _requests: Any, context: Any) -> None:
+    async def watch(self, _requests: Any, context: Context) -> None:
         """Send the health status whenever it changes."""
         async with self._access.aborting(context):
             with self._access.stream(self._subject(context), context):
                 await self._health.Watch(await first_message(context, self._timeouts), context)
 
-    async def reflect(self, requests: AsyncIterator[Any], context: Any) -> None:
+    async def reflect(self, requests: AsyncIterator[Any], context: Context) -> None:
         """Describe the services, within the idle time for all requests of a stream together."""
         async with self._access.aborting(context):
             with self._access.stream(self._subject(context), context):
@@ -78,7 +79,7 @@ class StandardServices:
                         RefusalCode.TOO_SLOW, f"reflection: expected at most {limit} per stream, got more"
                     ) from error
 
-    def _subject(self, context: Any) -> Subject | None:
+    def _subject(self, context: Context) -> Subject | None:
         """Return the caller to count; None if it is no neighbor, as `peer health`, which calls as the peer itself."""
         try:
             return self._access.subject(context)

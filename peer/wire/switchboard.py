@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from coordinator_free_bootstrap import Relay
 from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.rates import FRAME_BYTES_MIN, FRAME_S
+from peer.wire.calls import Context, Stream
 from peer.wire.pacing import UNLIMITED, Pacing
-from peer.wire.pipe import FRAME_BYTES_MAX, Stream, join_streams
+from peer.wire.pipe import PIPE_BYTES_MAX, join_streams
 from peer.wire.tokens import TokenBucket
 
 CONNECTIONS_PER_OFFER = 4  # open at a time between one owner and one user: one in use, and those that it replaces
@@ -29,7 +29,7 @@ Ends = tuple[int, int]  # owner and user
 
 @dataclass(eq=False)
 class _Offer:
-    stream: Any
+    stream: Context
     origin: str  # the network connection over which the owner made it
     probe: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -64,14 +64,14 @@ class Switchboard:
         self._limits = limits or Relay(0, 0)
         self._paid = (TokenBucket(self._limits.bytes_per_second), pacing.download, pacing.upload)
         passing = min(bucket.bytes_in(FRAME_S) for bucket in self._paid)
-        self._frame_bytes = int(min(FRAME_BYTES_MAX, max(FRAME_BYTES_MIN, passing)))
+        self._frame_bytes = int(min(PIPE_BYTES_MAX, max(FRAME_BYTES_MIN, passing)))
         self._offered = offered
         self._waiting: dict[Ends, _Offer] = {}
         self._in_use: dict[Ends, set[_Offer]] = {}
         self._relaying: Counter[Ends] = Counter()
         self.bytes_relayed = 0
 
-    async def offer(self, owner: int, user: int, stream: Any, *, probe: bool = False) -> None:
+    async def offer(self, owner: int, user: int, stream: Context, *, probe: bool = False) -> None:
         """Hold an offer until it is used and its connection has ended, or a newer offer replaces it.
 
         A probe, an offer of `peer doctor`, replaces nothing but probes: its peer may run.
@@ -176,7 +176,7 @@ class Switchboard:
             raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
 
 
-async def until(event: asyncio.Event, work: Any) -> None:
+async def until(event: asyncio.Event, work: Awaitable[object]) -> None:
     """Await work, or cancel it once an event is set."""
     working, ended = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
     try:

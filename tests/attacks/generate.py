@@ -87,7 +87,6 @@ def raw(call: str, data: bytes) -> dict[str, str]:
 
 
 SELECTING = {"algorithm": "fedspd", "options": {"first_round": "paper", "align_every": 0}}
-LIMITS = Limits()
 
 
 def scripts() -> dict[RefusalCode, Script]:
@@ -183,9 +182,9 @@ def scripts() -> dict[RefusalCode, Script]:
         },
         RefusalCode.TOO_LARGE: {
             "title": "a model and a frame over their limits",
-            "run": {"limits": {"frame_bytes_max": 1 << 12}},
+            "limits": {"frame_bytes_max": 1 << 12},
             "steps": [
-                push(header(size_bytes=LIMITS.model_bytes_max + 1), CHUNK, END),
+                push(header(size_bytes=Limits().model_bytes_max + 1), CHUNK, END),
                 push(header(), {"chunk": {"slot": 0, "to": (1 << 12) + 4}}),
             ],
         },
@@ -298,13 +297,13 @@ def scripts() -> dict[RefusalCode, Script]:
         },
         RefusalCode.TOO_MANY_STREAMS: {
             "title": "one stream more than a neighbor may have open",
-            "run": {"limits": {"streams_per_neighbor": 2}},
+            "limits": {"streams_per_neighbor": 2},
             "before": [push(header(), hold=True, expect=""), push(header(slot=1), hold=True, expect="")],
             "steps": [push(header(), CHUNK, END), pull()],
         },
         RefusalCode.RATE_LIMITED: {
             "title": "more messages than a neighbor may send",
-            "run": {"limits": {"requests_per_second": 0.6}},  # a bucket of three, of which the handshake takes one
+            "limits": {"requests_per_second": 0.6},  # a bucket of three, of which the handshake takes one
             "before": [heartbeat(), heartbeat()],
             "steps": [heartbeat(), pass_(), hello(), push(header(), CHUNK, END)],
         },

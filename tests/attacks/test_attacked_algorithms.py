@@ -93,8 +93,9 @@ CASES = {
     "perfedavg": Case({"algorithm": "perfedavg"}, private=0, header=[({"slot": 1}, SLOT)]),
     **{
         name: Case({"algorithm": name}, header=[({"slot": 1}, SLOT)])
-        for name in ("dpfl", "fedrep", "pfedme", "ditto", "apfl", "dpsgd")
+        for name in ("fedrep", "pfedme", "ditto", "apfl", "dpsgd")
     },
+    "dpfl": Case({"algorithm": "dpfl", "aggregation": None}, header=[({"slot": 1}, SLOT)]),  # it reads no aggregation
     "cgpfl": Case(
         {"algorithm": "cgpfl", "options": {"sketch_size": 4}},
         slot=2,
@@ -149,7 +150,7 @@ async def refusal_of(channel: grpc.aio.Channel, method: str, data: bytes) -> str
             async for _ in channel.unary_stream(f"/{SERVICE}/{method}")(data, timeout=20):
                 return ""
             return ""
-        return peer_pb2.Acknowledgement.FromString(await call(channel, method, data)).refusal
+        return peer_pb2.Acknowledgement.FromString(await call(channel, method, data)).refusal.code
     except grpc.aio.AioRpcError as error:
         return dict(error.trailing_metadata() or ())["peer-refusal"]
 
@@ -168,10 +169,10 @@ def test_nothing_wrong_gets_in_and_nothing_private_gets_out(name: str, tmp_path:
             async with target.channel(ATTACKER) as channel:
                 for changes, code in case.header:
                     reply = await outcome(channel, model_frames(target, case, **changes))
-                    assert reply.refusal == code, (changes, reply)
+                    assert reply.refusal.code == code, (changes, reply)
                 for elements in (-1, 1):
                     reply = await outcome(channel, model_frames(target, case, elements=elements))
-                    assert reply.refusal == RefusalCode.WRONG_SIZE, reply
+                    assert reply.refusal.code == RefusalCode.WRONG_SIZE, reply
                 for slot in (*private, algorithm.held, 10**6):
                     pull = convert.pack_pull(PullRequest(ATTACKER, INCARNATION, slot))
                     assert await refusal_of(channel, "PullModel", pull) == SLOT, slot
@@ -184,7 +185,7 @@ def test_nothing_wrong_gets_in_and_nothing_private_gets_out(name: str, tmp_path:
                 assert await refusal_of(channel, "Select", convert.pack_select(selects)) == MALFORMED
                 assert target.digest() == before
                 reply = await outcome(channel, model_frames(target, case, nan=True))
-                assert reply.refusal == RefusalCode.NON_FINITE, reply
+                assert reply.refusal.code == RefusalCode.NON_FINITE, reply
             expected = len(case.header) + 2 + len(private) + 2 + len(case.passes) + 2 + 1
             assert sum(host.state.refusals.values()) == expected
             async with target.channel(GOOD) as channel:

@@ -21,6 +21,7 @@ from peer.core.messages import PullRequest
 from peer.core.stages import EXCHANGE, Stage
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
+from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE
 
 pytestmark = pytest.mark.process
@@ -58,7 +59,7 @@ async def attempt(step: dict[str, Any], target: Target, channel: grpc.aio.Channe
     try:
         if method == "PushModel":
             reply = await push(channel, frames_of(step, target), step.get("hold", False), step.get("trickle_s"))
-            return peer_pb2.PushReply.FromString(reply).refusal
+            return peer_pb2.PushReply.FromString(reply).refusal.code
         if method == "Hello" and "hello" in step:
             changes = {"sender": ATTACKER} | step["hello"]
             data = convert.pack_hello(target.hello(**changes))
@@ -70,7 +71,8 @@ async def attempt(step: dict[str, Any], target: Target, channel: grpc.aio.Channe
             return ""
         reply = await call(channel, method, data)
         kind = {"Hello": peer_pb2.HelloReply, "Status": peer_pb2.StatusReply}.get(method, peer_pb2.Acknowledgement)
-        return getattr(kind.FromString(reply), "refusal", "")
+        answer = kind.FromString(reply)
+        return "" if method == "Status" else answer.refusal.code
     except grpc.aio.AioRpcError as error:
         if step.get("trickle_s") and error.details() == "Internal error from Core":
             return None
@@ -103,11 +105,14 @@ async def play(script: dict[str, Any], target: Target) -> None:
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_attack_is_refused_and_changes_nothing(path: Path, tmp_path: Path) -> None:
     script = json.loads(path.read_text())
+    limits = WireLimits(**script["limits"]) if "limits" in script else None
 
     async def test() -> None:
         async with (
             asyncio.timeout(60),
-            under_attack(tmp_path, script.get("run"), plaintext=script.get("plaintext", False)) as target,
+            under_attack(
+                tmp_path, script.get("run"), limits=limits, plaintext=script.get("plaintext", False)
+            ) as target,
         ):
             if script.get("handshake", True):
                 await target.connect(ATTACKER, GOOD)
@@ -126,7 +131,7 @@ def test_attack_is_refused_and_changes_nothing(path: Path, tmp_path: Path) -> No
                 select = peer_pb2.SelectRequest(sender=GOOD, incarnation=7, selected=0).SerializeToString()
                 async with target.channel(GOOD) as channel:
                     reply = await call(channel, "Select", select)
-                    assert not peer_pb2.Acknowledgement.FromString(reply).refusal
+                    assert not peer_pb2.Acknowledgement.FromString(reply).HasField("refusal")
             reply = await target.push_good()
             assert reply.outcome == peer_pb2.OUTCOME_FOLDED, reply
             assert np.isfinite(target.host.workspace.models.model(0)).all()
@@ -139,8 +144,8 @@ def test_neighbor_with_all_its_streams_open_does_not_block_another_one(tmp_path:
 
     async def test() -> None:
         places = [(round_index, slot) for round_index in (0, 1, 2) for slot in (0, 1)]
-        limits = {"streams_per_neighbor": len(places)}
-        async with asyncio.timeout(60), under_attack(tmp_path, {"limits": limits}) as target:
+        limits = WireLimits(streams_per_neighbor=len(places))
+        async with asyncio.timeout(60), under_attack(tmp_path, limits=limits) as target:
             await target.connect(ATTACKER, GOOD)
             await target.reach(*EXCHANGE)
             async with target.channel(ATTACKER) as channel:

@@ -30,6 +30,7 @@ from peer.identity.pinning import pin
 from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.world import AsyncioWorld
 from peer.store.history import read_history
+from peer.wire.limits import WireLimits
 from peer.wire.security import MutualTls
 
 pytestmark = pytest.mark.process
@@ -57,7 +58,7 @@ class HonestPeer(AsyncioWorld):
     """
 
     def __init__(self, liar: Liar, peer_id: int, graph: Graph, pair: KeyPair, directory: Path) -> None:
-        super().__init__(assemble(peer_id, graph, LocalSettings(directory)), MutualTls(graph, peer_id, pair))
+        super().__init__(assemble(peer_id, graph, LocalSettings.at(directory)), MutualTls(graph, peer_id, pair))
         self.host.state.constants = replace(DEFAULTS, wait_rounds_behind=3)  # fewer rounds than the liar's claims
         self.largest = {"streams": 0, "buffers": 0, "tasks": 0}
         self.initial_norm = float(np.linalg.norm(self.host.workspace.models.model(0)))
@@ -161,7 +162,6 @@ def _run(
 
 def _check(run: Run) -> None:
     """The invariants of every run with a liar."""
-    limits = next(iter(run.peers.values())).manifest.limits
     for p, peer in run.peers.items():
         assert [line["round_index"] for line in run.history(p, "round")] == list(range(ROUNDS)), p
         assert run.history(p, "caught_up") == [], "a peer skipped rounds"
@@ -175,7 +175,7 @@ def _check(run: Run) -> None:
             assert len(senders) == len(set(senders)), "a model of one neighbor was folded twice in a round"
         _check_model(peer)
         assert len(peer.requests._open) == 0 == peer.host.state.arrivals.buffers()
-        assert peer.largest["streams"] <= limits.streams_per_neighbor * len(peer.host.state.neighbors)
+        assert peer.largest["streams"] <= WireLimits().streams_per_neighbor * len(peer.host.state.neighbors)
         assert peer.largest["buffers"] <= DEFAULTS.concurrent_receives
         assert peer.largest["tasks"] <= 8 * len(peer.host.state.neighbors), "tasks pile up"
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.chaos
 PEERS, PORT = 3, 7400
 RUN = {
     "rounds": 100_000,
-    "start": {"rule": "all", "deadline_s": 4.0},
+    "start": {"wait_for": "all", "deadline_s": 4.0},
     "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 6.0},
 }
 
@@ -154,7 +154,7 @@ def test_slow_and_lossy_links_that_nobody_declared_carry_every_model(
         pytest.skip(reason)
     timeouts = {"heartbeat_s": 1.0, "suspicion_s": 5.0}
     big = {"model_options": {"hidden": 2000}, "local_epochs": 1, "clusters": 1, "algorithm": "dfedavg", "split": "iid"}
-    run = {"rounds": 3, "start": {"rule": "all", "deadline_s": 60.0}, "timeouts": timeouts, **big}
+    run = {"rounds": 3, "start": {"wait_for": "all", "deadline_s": 60.0}, "timeouts": timeouts, **big}
     with ExitStack() as stack:
         net = Net(tmp_path, stack, peers=2, run=run)
         count = fault(net)

@@ -39,7 +39,7 @@ RUN: dict[str, Any] = {
     "rounds": 4,
     "model_options": {"hidden": 16},
     "split_options": {"samples_per_peer": 90, "test_per_peer": 40},
-    "start": {"rule": "all", "deadline_s": 120.0},
+    "start": {"wait_for": "all", "deadline_s": 120.0},
     "timeouts": {"heartbeat_s": 1.0, "suspicion_s": 60.0, "round_deadline_s": 240.0},
 }
 

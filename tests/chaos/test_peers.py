@@ -36,7 +36,7 @@ SEED = 624  # of a random script with every fault and a lost disk
     "failpoint", ["hello.end=kill@2", "send.frame=kill@9", "fold.begin=kill@8", "persist.sealed=kill@5"]
 )
 def test_survivors_finish_and_wait_once_for_a_killed_neighbor(bed: Make, failpoint: str) -> None:
-    start = {"rule": "quorum", "quorum": 0.5, "deadline_s": 5.0}
+    start = {"wait_for": 0.5, "deadline_s": 5.0}
     run = bed(rounds=20, peers=5, kind="complete", timeouts=QUICK, failpoints={1: failpoint}, start=start)
     assert run.until_ended(1) == -9 and run.fired(1) == 1
     last = run.finish()
@@ -226,7 +226,7 @@ def test_a_run_with_random_faults_completes(bed: Make) -> None:
 
 
 def test_a_peer_with_another_manifest_is_refused_and_the_others_continue(bed: Make, tmp_path: Path) -> None:
-    start = {"rule": "deadline", "deadline_s": 1.0}
+    start = {"wait_for": "deadline", "deadline_s": 1.0}
     run = bed(rounds=300, late=(3,), start=start, timeouts={"heartbeat_s": 0.25, "suspicion_s": 1.0})
     other = replace(run.graph, manifest=run.graph.manifest.model_copy(update={"clusters": 3}))
     save_graph(other, tmp_path / "other.json")

@@ -116,8 +116,8 @@ def _second_engine(host: str) -> Iterator[str]:
 class Deployed:
     """A stack on a swarm, written by `peer deploy swarm`; its services, containers and volumes go with it."""
 
-    def __init__(self, swarm: Swarm, folder: Path, graph: Graph, stack: Stack) -> None:
-        self.swarm, self.graph, self.folder = swarm, graph, folder
+    def __init__(self, swarm: Swarm, folder: Path, graph: Graph, stack: Stack, page_port: int = 7480) -> None:
+        self.swarm, self.graph, self.folder, self.page_port = swarm, graph, folder, page_port
         self.name, self.removed = f"{folder.name}-{os.getpid()}", False
         self.clients = {node: docker.DockerClient(host, timeout=600) for node, host in swarm.hosts.items()}
         self.manager = self.clients[swarm.manager]
@@ -147,7 +147,8 @@ class Deployed:
         """Write the files and give them to the swarm."""
         write_swarm(self.graph, self.folder, stack)
         options = ["--resolve-image", "never", "-c", "stack.yml"]  # no registry
-        self.swarm.command("stack", "deploy", *options, self.name, cwd=self.folder, PEER_PROBE="5s", PEER_START="900s")
+        variables = {"PEER_PROBE": "5s", "PEER_START": "900s", "PAGE_PORT": str(self.page_port)}
+        self.swarm.command("stack", "deploy", *options, self.name, cwd=self.folder, **variables)
 
     def task(self, service: str) -> dict[str, Any]:
         """Return the task of a service that runs.

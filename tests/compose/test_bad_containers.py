@@ -82,7 +82,7 @@ def usual(peer_id):
 @pytest.fixture(scope="module")
 def project(host, tmp_path_factory):
     """Four good peers and five bad ones, running."""
-    run = {"rounds": 100_000, "start": {"rule": "all", "deadline_s": 10.0}}
+    run = {"rounds": 100_000, "start": {"wait_for": "all", "deadline_s": 10.0}}
     edges = [(a, (a + 1) % 4) for a in GOOD] + [(good, bad) for good in (0, 2) for bad in (4, 5, 6, 7)]
     graph = Graph(tuple(Node(i, f"peer-{i}:7400") for i in range(8)), tuple(edges), parse_manifest(run, "test"))
     folder = tmp_path_factory.mktemp("bad")

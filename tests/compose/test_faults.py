@@ -23,7 +23,7 @@ READ = "import pathlib, sys; print(pathlib.Path(sys.argv[1]).read_text())"
 @pytest.fixture(scope="module")
 def survived(host, tmp_path_factory, eventful_seed):
     """A run with all faults, in which one peer was killed and not restarted; the others leave after some more rounds."""
-    run = {"rounds": 100_000, "options": {"warmup_rounds": 8}, "start": {"rule": "all", "deadline_s": 600.0}}
+    run = {"rounds": 100_000, "options": {"warmup_rounds": 8}, "start": {"wait_for": "all", "deadline_s": 600.0}}
     graph = make_graph("regular", PEERS, degree=4, manifest=parse_manifest(run, "test"))
     socket = Path(host.removeprefix("unix://"))
     override = {"services": {"chaos": {"volumes": [f"{socket}:/var/run/docker.sock"]}}}

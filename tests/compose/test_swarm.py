@@ -18,7 +18,7 @@ ENDLESS = {
     "task": "digits",
     "rounds": 100_000,
     "checkpoint_rounds": 5,
-    "start": {"rule": "all", "deadline_s": 600.0},
+    "start": {"wait_for": "all", "deadline_s": 600.0},
     "timeouts": {"suspicion_s": 60.0},  # a peer of a busy machine may be silent for seconds; no death is awaited
 }
 
@@ -54,8 +54,8 @@ def _stacks(cluster, folder, nodes, own):
     shared = shared_folder(folder / "state", graph(3))
     with (
         Deployed(cluster, folder / "ends", own, Stack(IMAGE, data=data_here(DATA, own))) as ends,
-        Deployed(cluster, folder / "volumes", graph(2), Stack(IMAGE, nodes=nodes, page_port=0)) as volumes,
-        Deployed(cluster, folder / "shares", graph(3), Stack(IMAGE, state=shared, page_port=0)) as shares,
+        Deployed(cluster, folder / "volumes", graph(2), Stack(IMAGE, nodes=nodes), page_port=7481) as volumes,
+        Deployed(cluster, folder / "shares", graph(3), Stack(IMAGE, state=shared), page_port=7482) as shares,
     ):
         for stack in (volumes, shares):
             for peer_id in stack.graph.ids:
@@ -137,7 +137,7 @@ def drained(cluster, stacks):
     _, volumes, shares = stacks
     if cluster.alone_because:
         return volumes, [], shares, []
-    volumes.deploy(Stack(IMAGE, page_port=0))  # now its peers may move
+    volumes.deploy(Stack(IMAGE))  # now its peers may move
     worker = list(cluster.hosts)[1]
     moved = []
     for stack in (volumes, shares):

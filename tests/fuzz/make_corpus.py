@@ -11,18 +11,16 @@ import xxhash
 from safetensors.numpy import save
 
 from coordinator_free_bootstrap import Manifest, canonical_json, dump_graph, make_graph
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.identity import spiffe_id
 from peer.core.encoding import ENCODINGS, encode
 from peer.core.messages import (
     Heartbeat,
     HelloReply,
     ModelHeader,
-    Outcome,
     Pass,
     Phase,
     PullRequest,
-    PushReply,
     Select,
 )
 from peer.identity.certificates import make_certificate
@@ -36,12 +34,12 @@ def seeds() -> dict[str, list[bytes]]:
     hello = convert.pack_hello(targets.MINE)
     replies = [
         hello,
-        convert.pack_hello_reply(HelloReply(targets.MINE, RefusalCode.GRAPH_MISMATCH, "why")),
+        convert.pack_hello_reply(HelloReply(targets.MINE, Refusal(RefusalCode.GRAPH_MISMATCH, "why"))),
         convert.pack_heartbeat(Heartbeat(1, 7, 3, Phase.RUNNING)),
         convert.pack_select(Select(1, 7, 0, 1, (1.0, 2.0), b"\0" * 8)),
         convert.pack_pass(Pass(1, 7, 0, 0)),
-        convert.pack_acknowledgement(RefusalCode.NO_HANDSHAKE, "why"),
-        convert.pack_push_reply(PushReply(Outcome.REFUSED, RefusalCode.NON_FINITE, "why")),
+        convert.pack_acknowledgement(Refusal(RefusalCode.NO_HANDSHAKE, "why")),
+        convert.pack_push_reply(Refusal(RefusalCode.NON_FINITE, "why")),
         convert.pack_pull(PullRequest(1, 7, 1)),
         convert.pack_watch(1.0),
         convert.pack_status({"peer_id": 1, "incarnation": 7, "round_index": 3, "phase": "running"}),
@@ -109,7 +107,7 @@ def seeds() -> dict[str, list[bytes]]:
         "true_cluster": 1,
     }
     fault = {
-        "kind": "chaos",
+        "kind": "fault",
         "time": "2026-11-22T17:00:00+00:00",
         "do": "kill",
         "undo": "restart",

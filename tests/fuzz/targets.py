@@ -137,7 +137,9 @@ def meaning(data: bytes) -> None:
     """Any text as a neighbor's record of classes and columns."""
     text = data.decode(errors="replace")
     result = compare(RECORD, text, "peer 0", "peer 1")
-    assert all(said.isprintable() and len(said) < 20_000 for said in (result.refusal, *result.warnings, *result.causes))
+    assert all(
+        said.isprintable() and len(said) < 20_000 for said in (str(result.refusal), *result.warnings, *result.causes)
+    )
     assert len(with_known(RECORD, text)) <= MEANING_CHARS_MAX
 
 

@@ -2,7 +2,7 @@
 
 Source: Lin, Yağın, Joe-Wong, "FedSPD: A Soft-clustering Approach for Personalized Decentralized Federated Learning", 2025 (arXiv
 2410.18862). Steps, lines and equations are those of its Section 4 and Algorithm 1. The model is a softmax regression W [C, F],
-b [C], flattened as W then b. Training is gradient descent over the whole cluster (`local_unit = fullbatch_step`): there is no
+b [C], flattened as W then b. Training is gradient descent over the whole cluster (`batch_size = all`): there is no
 shuffle to repeat.
 """
 

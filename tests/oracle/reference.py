@@ -131,7 +131,6 @@ class Reference:
                 learning_rate=m.learning_rate * factor ** (t // period),
                 momentum=m.momentum,
                 weight_decay=m.weight_decay,
-                unit=m.local_unit,
                 optimizer=m.optimizer,
                 batch_size=m.batch_size,
             ),

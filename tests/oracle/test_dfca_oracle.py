@@ -50,7 +50,7 @@ def test_the_reference_follows_the_oracle(initialization, aggregation, relay):
         clusters=2,
         rounds=ROUNDS,
         local_epochs=4,
-        local_unit="fullbatch_step",
+        batch_size="all",
         learning_rate=0.2,
         aggregation=aggregation,
         options={"initialization": initialization, "warmup_rounds": warmup, "relay_steps": steps},

@@ -92,7 +92,11 @@ def test_two_peers_with_an_own_task_complete_and_are_reported(home: Path) -> Non
         (["run.algorithm=cgpfl"], [], "algorithm 'cgpfl': package scipy is not installed; .*[lab]'"),
         (["run.task=digits"], [], "task 'digits': package sklearn is not installed; .*[lab]'"),
         ([], ["--metrics", "9"], "package prometheus_client is not installed; .*[metrics]'"),
-        ([], ["--options", "exports.toml"], "--export csv:rounds.csv: package pandas is not installed; .*[tabular]'"),
+        (
+            [],
+            ["--options", "exports.toml"],
+            "export in exports.toml: csv:rounds.csv: package pandas is not .*[tabular]'",
+        ),
     ],
 )
 def test_a_peer_is_refused_at_its_start_with_the_install_command(

@@ -216,7 +216,7 @@ task = OneFileIsMissing()
 
 def test_a_peer_that_cannot_start_is_told_before_the_others_have_ended(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(FAILS_AT_PEER_2)
-    run = [f"--set=run.{each}" for each in ("rounds=2", "start.rule=quorum", "start.quorum=0.3")]
+    run = [f"--set=run.{each}" for each in ("rounds=2", "start.wait_for=0.3")]
     shape = ["--kind", "complete", "--peers", 4, "--set", f"run.task={tmp_path / 'own.py'}:task"]
     done = executed("testbed", *shape, *run, "--insecure", "--out", tmp_path / "out", "--json")
     assert done.returncode == 1

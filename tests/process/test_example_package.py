@@ -45,7 +45,7 @@ def test_both_are_listed(installed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_testbed_runs_them(installed: Path, tmp_path: Path) -> None:
-    settings = ("run.algorithm=gossip", "run.rounds=3", "run.task_options.noise=0.05", "run.start.rule=all")
+    settings = ("run.algorithm=gossip", "run.rounds=3", "run.task_options.noise=0.05", "run.start.wait_for=all")
     options = [word for setting in settings for word in ("--set", setting)]
     shape = ("--peers", 3, "--kind", "complete", "--set", "run.task=moons")
     text = run("-m", "peer", "testbed", *shape, *options, "--insecure", "--json", path=installed, cwd=tmp_path)
@@ -57,7 +57,7 @@ def test_a_testbed_runs_them(installed: Path, tmp_path: Path) -> None:
 def test_a_testbed_runs_the_algorithm_of_the_file_without_the_package(tmp_path: Path) -> None:
     """Each peer gets the path, reads the file and says so to its neighbors."""
     shutil.copy(ROOT / "examples" / "package" / "coordinator_free_example" / "gossip.py", tmp_path)
-    settings = ("run.algorithm=gossip.py:Gossip", "run.rounds=3", "run.start.rule=all")
+    settings = ("run.algorithm=gossip.py:Gossip", "run.rounds=3", "run.start.wait_for=all")
     options = [word for setting in settings for word in ("--set", setting)]
     shape = ("--peers", 3, "--kind", "complete")
     text = run("-m", "peer", "testbed", *shape, *options, "--insecure", "--json", path=tmp_path, cwd=tmp_path)

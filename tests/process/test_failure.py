@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 def test_error_in_a_callback_of_the_event_loop_ends_the_peer(tmp_path: Path) -> None:
     graph = make_graph("ring", 3, manifest=parse_manifest({}, "test"))
-    parts = assemble(0, graph, LocalSettings(tmp_path, listen="127.0.0.1:0", insecure=True))
+    parts = assemble(0, graph, LocalSettings.at(tmp_path, listen="127.0.0.1:0", insecure=True))
     world = AsyncioWorld(parts)
 
     def fails_once(_at: float) -> None:

@@ -14,17 +14,18 @@ import pytest
 from hostile import channel_to, mutate
 from target_process import TargetProcess
 
+from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE
 
 pytestmark = pytest.mark.process
 # Refusals of checks that mutated messages reach in every run; rarer ones depend on the order of the calls.
 REACHED = {"malformed", "not_a_neighbor", "identity_mismatch", "wrong_size", "digest_mismatch"}
-RUN = {"limits": {"requests_per_second": 1e6, "streams_per_neighbor": 64}}
+LIMITS = WireLimits(requests_per_second=1e6, streams_per_neighbor=64)
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetProcess]:
-    with TargetProcess(tmp_path_factory.mktemp("target"), RUN) as target:
+    with TargetProcess(tmp_path_factory.mktemp("target"), LIMITS) as target:
         asyncio.run(mutate(target, 500))  # allocates the buffers, caches and threads that every caller needs
         yield target
 

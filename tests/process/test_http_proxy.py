@@ -79,7 +79,7 @@ def test_peers_with_keys_train_through_the_proxy_and_log_no_password(
     proxies: Proxies, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every handshake is TLS with pinned keys, end to end: a proxy that answered in a neighbor's place would be refused."""
-    manifest = parse_manifest({"rounds": 2, "start": {"rule": "all"}, "timeouts": {"suspicion_s": 60.0}}, "test")
+    manifest = parse_manifest({"rounds": 2, "start": {"wait_for": "all"}, "timeouts": {"suspicion_s": 60.0}}, "test")
     graph = create_keys(on_loopback(make_graph("complete", 2, manifest=manifest)), tmp_path / "keys")
     save_graph(graph, tmp_path / "graph.json")
     with proxies.running(kind, password=True) as proxy, ExitStack() as stack:

@@ -137,9 +137,9 @@ def test_peer_leaves_while_it_catches_up(bed: Make) -> None:
 
 
 def test_second_signal_stops_a_peer_whose_work_does_not_end(tmp_path: Path) -> None:
-    manifest = parse_manifest({"start": {"rule": "deadline", "deadline_s": 0.01}}, "test")
+    manifest = parse_manifest({"start": {"wait_for": "deadline", "deadline_s": 0.01}}, "test")
     parts = assemble(
-        0, make_graph("ring", 3, manifest=manifest), LocalSettings(tmp_path, listen="127.0.0.1:0", insecure=True)
+        0, make_graph("ring", 3, manifest=manifest), LocalSettings.at(tmp_path, listen="127.0.0.1:0", insecure=True)
     )
     world = AsyncioWorld(parts)
 

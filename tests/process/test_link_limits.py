@@ -20,7 +20,7 @@ from peer.wire.pacing import Pacing
 pytestmark = pytest.mark.process
 
 Make = Callable[..., Bed]
-MANIFEST = Manifest(limits=LIMITS, timeouts=TIMEOUTS)
+MANIFEST = Manifest(timeouts=TIMEOUTS)
 
 
 def pacing(peer_id: int, **limits: int) -> Pacing:
@@ -60,7 +60,7 @@ def test_a_declared_limit_makes_frames_small_and_the_model_arrives(slow: str) ->
             own = pacing(ends[0], **limit)
             link = NeighborLink(ends[1], f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS, pacing=own)
             reply = await link.push(header_of(theta.nbytes, sender=ends[0]), theta.view(np.uint8))
-            assert reply.outcome is Outcome.FOLDED
+            assert reply is Outcome.FOLDED
             assert recorder.frames == 10  # 200,000 bytes, a tenth of a second each
             np.testing.assert_array_equal(recorder.models[0][1].view(np.float32), theta)
             recorder.pulled = header_of(theta.nbytes, sender=ends[1]), theta.view(np.uint8)
@@ -93,7 +93,7 @@ def test_heartbeats_pass_a_model_that_waits_for_the_limit() -> None:
 def test_a_round_longer_than_the_suspicion_time_marks_no_neighbor_dead(bed: Make) -> None:
     suspicion_s, limit = 8.0, 30_000
     timeouts = {"heartbeat_s": 0.5, "suspicion_s": suspicion_s, "round_deadline_s": 250.0}
-    run = {"rounds": 1, "model_options": {"hidden": 500}, "start": {"rule": "all"}, "timeouts": timeouts}
+    run = {"rounds": 1, "model_options": {"hidden": 500}, "start": {"wait_for": "all"}, "timeouts": timeouts}
     graph = make_graph("complete", 3, manifest=parse_manifest(run, "test"))
     graph = replace(graph, nodes=(replace(graph.nodes[0], upload_limit=limit), *graph.nodes[1:]))
     slow = bed(graph=graph)

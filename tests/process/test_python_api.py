@@ -43,7 +43,7 @@ def same_models(left: peer.Run, right: peer.Run, *peer_ids: int) -> None:
 
 
 def test_a_testbed_gives_the_models_of_the_simulation_and_its_rounds_to_a_tracker(tmp_path: Path) -> None:
-    graph = graph_of(start={"rule": "all"}, timeouts=LONG)
+    graph = graph_of(start={"wait_for": "all"}, timeouts=LONG)
     tracked = tmp_path / "bed.csv"
     with peer.Testbed(graph, out=tmp_path / "bed", progress=False, export=f"csv:{tracked}") as bed:
         done = bed.wait()
@@ -181,7 +181,7 @@ def test_peers_that_would_wait_for_one_that_cannot_start_are_stopped(tmp_path: P
 
 
 def test_peers_in_one_event_loop_give_the_models_of_the_simulation(tmp_path: Path) -> None:
-    graph = peer.Graph.of(on_free_ports(graph_of(peers=3, rounds=4, start={"rule": "all"}, timeouts=LONG)))
+    graph = peer.Graph.of(on_free_ports(graph_of(peers=3, rounds=4, start={"wait_for": "all"}, timeouts=LONG)))
 
     async def all_peers() -> list[peer.Run]:
         return await asyncio.gather(
@@ -196,7 +196,7 @@ def test_peers_in_one_event_loop_give_the_models_of_the_simulation(tmp_path: Pat
 
 
 def test_a_cancelled_peer_leaves_and_resumes(tmp_path: Path) -> None:
-    start = {"rule": "deadline", "deadline_s": 0.1}
+    start = {"wait_for": "deadline", "deadline_s": 0.1}
     graph = peer.Graph.of(on_free_ports(graph_of("line", 2, rounds=100_000, start=start)))
     place = tmp_path / "peer-0"
 
@@ -240,7 +240,7 @@ def test_options_of_run_are_those_of_the_command_line() -> None:
 
 def alone(tmp_path: Path, **run: Any) -> tuple[peer.Graph, Path]:
     """Return a graph of two peers of which one may run alone, and its state directory."""
-    start = {"rule": "deadline", "deadline_s": 0.1}
+    start = {"wait_for": "deadline", "deadline_s": 0.1}
     return peer.Graph.of(on_free_ports(graph_of("line", 2, start=start, **run))), tmp_path / "peer-0"
 
 
@@ -353,7 +353,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_started_peers_as_on_macos_give_the_models_of_forked_ones(tmp_path: Path) -> None:
-    graph = graph_of("line", 2, rounds=3, start={"rule": "all"}, timeouts=LONG)
+    graph = graph_of("line", 2, rounds=3, start={"wait_for": "all"}, timeouts=LONG)
     graph.save(tmp_path / "graph.json")
     (tmp_path / "started.py").write_text(STARTED)
     command = [sys.executable, "started.py", "graph.json", "started"]

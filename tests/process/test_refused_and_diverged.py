@@ -57,7 +57,7 @@ def steep(restores: int) -> dict[str, object]:
         **{
             "learning_rate": 3.2,
             "local_epochs": 1000,
-            "local_unit": "fullbatch_step",
+            "batch_size": "all",
             "clusters": 1,
             "algorithm": "dfedavg",
         },
@@ -102,11 +102,11 @@ def test_simulated_run_that_diverges_ends_with_the_same_error() -> None:
         simulate(graph_of([1, 2], learning_rate=1e30), None)
 
 
-@pytest.mark.parametrize("rule", ["all", "never_alone"])
-def test_peers_of_different_manifests_both_end_with_a_configuration_error(tmp_path: Path, rule: str) -> None:
+@pytest.mark.parametrize("wait_for", ["all", "never_alone"])
+def test_peers_of_different_manifests_both_end_with_a_configuration_error(tmp_path: Path, wait_for: str) -> None:
     """Also the one that refuses: it has noted that its only neighbor does not agree, though that has ended meanwhile."""
-    ports, start_rule = free_ports(2), {"rule": rule, "deadline_s": 600.0}
-    peers = [start(tmp_path, i, graph_of(ports, rounds=4 + i, start=start_rule)) for i in (0, 1)]
+    ports, begin = free_ports(2), {"wait_for": wait_for, "deadline_s": 600.0}
+    peers = [start(tmp_path, i, graph_of(ports, rounds=4 + i, start=begin)) for i in (0, 1)]
     for code, errors in map(ended, peers):
         assert code == ConfigError.exit_code, errors
         assert "refused by all neighbors" in errors and "run.rounds" in errors and "4" in errors and "5" in errors
@@ -127,8 +127,8 @@ def test_peer_that_trained_alone_says_so_everywhere_and_ends_with_its_own_exit_c
 
 
 def test_peer_that_must_not_train_alone_ends_without_a_round(tmp_path: Path) -> None:
-    never = {"rule": "never_alone", "deadline_s": 0.5}
+    never = {"wait_for": "never_alone", "deadline_s": 0.5}
     code, errors = ended(start(tmp_path, 0, graph_of(free_ports(2), start=never)))
     assert code == AloneError.exit_code
-    assert "alone: no neighbor was live for 0.5 s, and run.start.rule is never_alone (peer 1 unknown)" in errors
+    assert "alone: no neighbor was live for 0.5 s, and run.start.wait_for is never_alone (peer 1 unknown)" in errors
     assert json.loads((tmp_path / "peer-0" / "summary.json").read_text())["rounds_completed"] == 0

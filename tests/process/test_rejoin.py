@@ -73,7 +73,7 @@ def test_peer_that_lost_its_disk_continues_with_its_neighbors_models(bed: Make) 
 def test_peer_that_starts_late_catches_up(bed: Make) -> None:
     script = [{"do": "join", "peers": [3], "at_round": 20}]
     # The others begin without it, and it cannot begin alone.
-    start = {"rule": "quorum", "quorum": 0.75, "deadline_s": 300.0}
+    start = {"wait_for": 0.75, "deadline_s": 300.0}
     run = bed(rounds=ENDLESS, peers=5, kind="complete", timeouts=QUICK, script=script, start=start)
     _until_it_takes_part(run, 3)
     assert run.history(3, "caught_up")[0]["from_round"] == 0

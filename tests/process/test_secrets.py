@@ -11,12 +11,13 @@ import pytest
 from tools.beds import Bed
 
 from coordinator_free_bootstrap import Graph, load_graph, make_graph
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.bed.testbed.directory import with_settings
 from peer.bed.testbed.testbed import Supervisor
 from peer.identity.files import OBSERVER, identity_files, load_key_pair
 from peer.view.state.peer_status import read_status
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.security import MutualTls
 
 pytestmark = pytest.mark.process
@@ -32,7 +33,9 @@ async def watched(directory: Path) -> list[dict[str, object]]:
     tls = MutualTls(graph, OBSERVER, load_key_pair(identity_files(directory, OBSERVER)))
     found = []
     for node in graph.nodes:
-        link = NeighborLink(node.id, node.address, limits=Limits(), timeouts=Timeouts(), security=tls.channel(node.id))
+        link = NeighborLink(
+            node.id, node.address, limits=WireLimits(), timeouts=Timeouts(), security=tls.channel(node.id)
+        )
         found.append(await link.status())
         await link.close()
     return found
@@ -56,7 +59,7 @@ def test_testbed_serves_its_observer_and_keeps_its_keys_after_a_restart(bed: Cal
     pins = [node.pins for node in load_graph(run.directory / "graph.json").nodes]
     statuses = asyncio.run(watched(run.directory))
     run.stop()
-    assert [read_status(status, peer_id).peer_id for peer_id, status in enumerate(statuses)] == [0, 1, 2]
+    assert [read_status(status, peer_id)["peer_id"] for peer_id, status in enumerate(statuses)] == [0, 1, 2]
     assert not any("PRIVATE" in repr(status) for status in statuses)
     again = Supervisor(load_graph(run.directory / "graph.json"), run.directory)
     assert [node.pins for node in again.graph.nodes] == pins

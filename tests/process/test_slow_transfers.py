@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 
 TIMEOUTS = Timeouts(idle_transfer_s=5.0)
 THETA = np.arange(100_000, dtype=np.float32)
-GRAPH = Graph((Node(1, "a:1"), Node(2, "a:2")), ((1, 2),), Manifest(limits=LIMITS, timeouts=TIMEOUTS))
+GRAPH = Graph((Node(1, "a:1"), Node(2, "a:2")), ((1, 2),), Manifest(timeouts=TIMEOUTS))
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ def test_heartbeats_pass_a_model_on_a_slow_link_whose_limit_is_not_declared() ->
             while not pushing.done():
                 assert await link.heartbeat(Heartbeat(2, 7, 3, Phase.RUNNING)) is None
                 beats += 1
-            assert (await pushing).outcome is Outcome.FOLDED and beats > 1
+            assert (await pushing) is Outcome.FOLDED and beats > 1
             np.testing.assert_array_equal(recorder.models[0][1].view(np.float32), THETA)
             assert own.is_unproven(1) and link.sends_model is False
 

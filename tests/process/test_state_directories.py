@@ -23,7 +23,7 @@ RUN = {
     "task": "linear",
     "split": "iid",
     "task_options": {"features": 3, "samples_per_cluster": 40, "test_per_cluster": 10},
-    "start": {"rule": "deadline", "deadline_s": 0.1},
+    "start": {"wait_for": "deadline", "deadline_s": 0.1},
 }
 
 
@@ -79,7 +79,7 @@ def test_a_changed_task_does_not_train_on_models_of_the_earlier_one_and_its_stat
 
 
 def test_a_testbed_does_not_continue_the_run_of_another_task(tmp_path: Path) -> None:
-    graph_of(tmp_path, rounds=2, start={"rule": "all", "deadline_s": 600.0}, **OWN)
+    graph_of(tmp_path, rounds=2, start={"wait_for": "all", "deadline_s": 600.0}, **OWN)
     command = ("testbed", str(tmp_path / "graph.json"), "--insecure", "--out", str(tmp_path / "out"))
     (tmp_path / "task.py").write_text(TWO_CLASSES.format(names='("yes", "no")', scaling=None))
     assert executed(*command, cwd=tmp_path).returncode == 0
@@ -102,7 +102,7 @@ def folder_of(process: Forked) -> Path | None:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc as on Linux")
 def test_the_folder_of_sockets_of_a_killed_peer_is_removed_by_the_next(tmp_path: Path) -> None:
     """Another peer on this machine may remove it first, so what is left in between is not asserted here."""
-    graph_of(tmp_path, rounds=2, start={"rule": "all", "deadline_s": 600.0})
+    graph_of(tmp_path, rounds=2, start={"wait_for": "all", "deadline_s": 600.0})
     command, log = run_of(tmp_path, "--state-dir", str(tmp_path / "state")), tmp_path / "log"
     folders: list[Path] = []
     for _ in range(2):

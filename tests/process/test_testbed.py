@@ -90,7 +90,7 @@ def test_runs_over_tls_and_through_proxies_give_the_same_models(bed: Make) -> No
 
 @pytest.mark.slow
 def test_eight_processes_of_peer_run_end_with_the_models_of_a_testbed(bed: Make, tmp_path: Path) -> None:
-    forked = bed(peers=8, kind="erdos-renyi", rounds=4, start={"rule": "all"})
+    forked = bed(peers=8, kind="erdos-renyi", rounds=4, start={"wait_for": "all"})
     forked.finish()
     separate = Bed.__new__(Bed)
     separate.directory, separate.graph = tmp_path, forked.graph

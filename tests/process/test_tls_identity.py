@@ -22,7 +22,7 @@ from wire_support import LIMITS, TIMEOUTS, Recorder, header_of, hello_of, servin
 
 from coordinator_free_bootstrap import Graph, Manifest, Node, save_graph
 from coordinator_free_bootstrap.errors import IdentityError, NeighborUnavailable, RefusalCode, RemoteProtocolError
-from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, Select
+from peer.core.messages import Heartbeat, Pass, Phase, PullRequest, Select
 from peer.identity.certificates import Certificate, make_certificate
 from peer.identity.files import KeyFiles, KeyPair, keygen
 from peer.identity.pinning import pin
@@ -260,11 +260,11 @@ def test_sender_that_is_not_the_peer_of_the_certificate_is_refused() -> None:
             ) as caught:
                 await link.hello(hello_of(2))
             assert caught.value.refusal.code is RefusalCode.IDENTITY_MISMATCH
-            assert await link.heartbeat(Heartbeat(2, 7, 3, Phase.RUNNING)) is RefusalCode.IDENTITY_MISMATCH
-            assert await link.control(Select(2, 7, 3)) is RefusalCode.IDENTITY_MISMATCH
-            assert await link.control(Pass(2, 7, 3, 0)) is RefusalCode.IDENTITY_MISMATCH
+            assert (await link.heartbeat(Heartbeat(2, 7, 3, Phase.RUNNING))).code is RefusalCode.IDENTITY_MISMATCH
+            assert (await link.control(Select(2, 7, 3))).code is RefusalCode.IDENTITY_MISMATCH
+            assert (await link.control(Pass(2, 7, 3, 0))).code is RefusalCode.IDENTITY_MISMATCH
             reply = await link.push(header_of(16, sender=2), theta.view(np.uint8))
-            assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, RefusalCode.IDENTITY_MISMATCH)
+            assert reply.code is RefusalCode.IDENTITY_MISMATCH
             with pytest.raises(RemoteProtocolError, match="got peer 2"):
                 await link.pull(PullRequest(2, 7, 0))
             assert not recorder.callers and not recorder.offers and not recorder.messages
@@ -330,11 +330,11 @@ def test_observer_may_read_status_and_health_only() -> None:
                 ) as caught:
                     await link.hello(hello_of(1))
                 assert caught.value.refusal.code is RefusalCode.NOT_A_NEIGHBOR
-                assert await link.heartbeat(Heartbeat(1, 7, 3, Phase.RUNNING)) is RefusalCode.NOT_A_NEIGHBOR
-                assert await link.control(Select(1, 7, 3)) is RefusalCode.NOT_A_NEIGHBOR
-                assert await link.control(Pass(1, 7, 3, 0)) is RefusalCode.NOT_A_NEIGHBOR
+                assert (await link.heartbeat(Heartbeat(1, 7, 3, Phase.RUNNING))).code is RefusalCode.NOT_A_NEIGHBOR
+                assert (await link.control(Select(1, 7, 3))).code is RefusalCode.NOT_A_NEIGHBOR
+                assert (await link.control(Pass(1, 7, 3, 0))).code is RefusalCode.NOT_A_NEIGHBOR
                 reply = await link.push(header_of(16, sender=1), np.zeros(16, np.uint8))
-                assert reply.refusal is RefusalCode.NOT_A_NEIGHBOR
+                assert reply.code is RefusalCode.NOT_A_NEIGHBOR
                 with pytest.raises(RemoteProtocolError, match="observer"):
                     await link.pull(PullRequest(1, 7, 0))
             assert not recorder.callers and not recorder.messages
@@ -451,13 +451,13 @@ def test_unusable_key_ends_the_peer_without_plaintext(
 
 def test_keys_are_found_by_the_folder(tmp_path: Path) -> None:
     """`peer keygen` names them by the peer; on a device with one peer they may be `peer.pem` and `peer.key`."""
-    settings = LocalSettings(tmp_path / "state", certs=tmp_path)
+    settings = LocalSettings.at(tmp_path / "state", certs=tmp_path)
     assert key_files(3, settings) == KeyFiles.of(tmp_path, 3)
     plain = KeyFiles(tmp_path / "peer.pem", tmp_path / "peer.key")
     plain.certificate.touch()
     plain.key.touch()
     assert key_files(3, settings) == plain
-    assert key_files(3, LocalSettings(tmp_path / "state")) == KeyFiles.of(tmp_path / "state" / "identity", 3)
+    assert key_files(3, LocalSettings.at(tmp_path / "state")) == KeyFiles.of(tmp_path / "state" / "identity", 3)
     KeyFiles.of(tmp_path, 3).certificate.touch()
     KeyFiles.of(tmp_path, 3).key.touch()
     assert key_files(3, settings) == KeyFiles.of(tmp_path, 3)

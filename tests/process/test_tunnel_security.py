@@ -296,7 +296,7 @@ def test_relay_sees_ciphertext_only(secure: bool) -> None:
         async with peers(RELAY, LEFT, RIGHT, secure=secure, board=tapped(taps)) as ends:
             await ends[LEFT].reaches(RIGHT, LEFT)
             reply = await ends[LEFT].link(RIGHT).push(header_of(MODEL.size, sender=LEFT), MODEL)
-            assert reply.outcome is Outcome.FOLDED
+            assert reply is Outcome.FOLDED
             assert np.array_equal(ends[RIGHT].recorder.models[0][1], MODEL)
         carried = b"".join(bytes(data_of(frame)) for frame in taps[0].seen)
         assert len(carried) > MODEL.size

@@ -25,7 +25,7 @@ RUN = {
     "rounds": 6,
     "model_options": {"hidden": 16},
     "split_options": {"samples_per_peer": 90, "test_per_peer": 40},
-    "start": {"rule": "all", "deadline_s": 120.0},
+    "start": {"wait_for": "all", "deadline_s": 120.0},
     "timeouts": {"heartbeat_s": 0.25, "suspicion_s": 30.0},
 }
 

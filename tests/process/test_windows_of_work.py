@@ -24,7 +24,7 @@ PART_TIME = 1
 RUN = {
     "rounds": 100_000,
     "model_options": {"hidden": 16},
-    "start": {"rule": "deadline", "deadline_s": 2.0},
+    "start": {"wait_for": "deadline", "deadline_s": 2.0},
     "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0},
 }
 

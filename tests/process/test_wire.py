@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -18,16 +19,18 @@ from wire_support import LIMITS, TIMEOUTS, Recorder, header_of, hello_of, linked
 from coordinator_free_bootstrap.errors import (
     ConfigError,
     NeighborUnavailable,
+    Refusal,
     RefusalCode,
     RemoteProtocolError,
 )
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, Select
 from peer.wire import access, convert, frames
 from peer.wire.access import CallerLimits
 from peer.wire.client import NeighborLink
 from peer.wire.frames import HEADER_BYTES_MAX, WHOLE_BYTES_MAX, whole_message
 from peer.wire.generated import peer_pb2, peer_pb2_grpc
+from peer.wire.limits import WireLimits
 from peer.wire.server import PeerServer
 
 pytestmark = pytest.mark.process
@@ -64,11 +67,11 @@ def test_messages_and_replies_are_unchanged() -> None:
             assert await link.control(PASS) is None
             assert recorder.messages == [HEARTBEAT, SELECT, PASS]
             assert (await link.status())["more"] == [1.5]
-            recorder.answer = RefusalCode.NO_HANDSHAKE
-            assert await link.heartbeat(HEARTBEAT) is RefusalCode.NO_HANDSHAKE
-            recorder.hello_refusal = RefusalCode.GRAPH_MISMATCH
+            recorder.answer = Refusal(RefusalCode.NO_HANDSHAKE, "not now")
+            assert (await link.heartbeat(HEARTBEAT)).code is RefusalCode.NO_HANDSHAKE
+            recorder.hello_refusal = Refusal(RefusalCode.GRAPH_MISMATCH, "peer 2 differs")
             reply = await link.hello(hello_of(2))
-            assert (reply.refusal, reply.reason) == (RefusalCode.GRAPH_MISMATCH, "peer 2 differs")
+            assert reply.refusal == recorder.hello_refusal
 
     run(test)
 
@@ -79,7 +82,7 @@ def test_pushed_model_is_received_exactly(elements: int) -> None:
         recorder, theta = Recorder(), model(elements)
         async with linked(recorder) as link:
             reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
-            assert reply.outcome is Outcome.FOLDED
+            assert reply is Outcome.FOLDED
             header, buffer, norm_squared = recorder.models[0]
             assert header == header_of(theta.nbytes)
             assert buffer.tobytes() == theta.tobytes()
@@ -94,10 +97,10 @@ def test_pushed_model_is_received_exactly(elements: int) -> None:
 def test_small_model_is_one_message_and_a_larger_one_a_stream(size: int, messages: int) -> None:
     async def test() -> None:
         recorder, payload = Recorder(), model(size // 4).view(np.uint8)
-        limits = LIMITS.model_copy(update={"frame_bytes_max": 1 << 20})
+        limits = replace(LIMITS, frame_bytes_max=1 << 20)
         async with linked(recorder, limits=limits) as link:
             reply = await link.push(header_of(size), payload)
-            assert reply.outcome is Outcome.FOLDED
+            assert reply is Outcome.FOLDED
             header = convert.pack_header(header_of(size))
             sent = len(frames.whole_message(header, payload))
             assert link.wire_bytes_sent == sent + messages * frames.MESSAGE_OVERHEAD_BYTES
@@ -110,9 +113,9 @@ def test_small_model_is_one_message_and_a_larger_one_a_stream(size: int, message
 def test_model_larger_than_a_frame_is_a_stream() -> None:
     async def test() -> None:
         recorder, payload = Recorder(), model(600).view(np.uint8)
-        limits = LIMITS.model_copy(update={"frame_bytes_max": 1024})
+        limits = replace(LIMITS, frame_bytes_max=1024)
         async with linked(recorder, limits=limits) as link:
-            assert (await link.push(header_of(payload.nbytes), payload)).outcome is Outcome.FOLDED
+            assert (await link.push(header_of(payload.nbytes), payload)) is Outcome.FOLDED
             assert recorder.models[0][1].tobytes() == payload.tobytes()
 
     run(test)
@@ -124,7 +127,7 @@ def test_size_that_is_not_a_multiple_of_four_is_accepted_in_other_encodings(size
         recorder, payload = Recorder(), np.arange(size, dtype=np.uint8)
         async with linked(recorder) as link:
             reply = await link.push(header_of(size, encoding="int8"), payload)
-            assert reply.outcome is Outcome.FOLDED
+            assert reply is Outcome.FOLDED
             assert recorder.models[0][1].tobytes() == payload.tobytes()
             assert recorder.models[0][2] is None
 
@@ -136,7 +139,7 @@ def test_waiting_push_is_not_timed_out_and_does_not_block_other_calls() -> None:
         recorder, theta = Recorder(), model(1 << 20)
         timeouts = Timeouts(idle_transfer_s=2.0, suspicion_s=5.0)
         recorder.accepting.clear()
-        limits = LIMITS.model_copy(update={"requests_per_second": 1e6})
+        limits = replace(LIMITS, requests_per_second=1e6)
         async with linked(recorder, limits=limits, timeouts=timeouts) as link:
             pushes = [
                 asyncio.create_task(link.push(header_of(theta.nbytes, slot=slot), theta.view(np.uint8)))
@@ -149,7 +152,7 @@ def test_waiting_push_is_not_timed_out_and_does_not_block_other_calls() -> None:
             assert not any(push.done() for push in pushes)
             assert link.payload_bytes_sent <= 3 * LIMITS.frame_bytes_max
             recorder.accepting.set()
-            assert [reply.outcome for reply in await asyncio.gather(*pushes)] == [Outcome.FOLDED] * 3
+            assert await asyncio.gather(*pushes) == [Outcome.FOLDED] * 3
 
     run(test)
 
@@ -157,15 +160,14 @@ def test_waiting_push_is_not_timed_out_and_does_not_block_other_calls() -> None:
 def test_refused_push_gets_its_reason_and_sends_at_most_one_chunk() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 20)
-        recorder.answer = RefusalCode.ROUND_TOO_FAR_AHEAD
+        recorder.answer = Refusal(RefusalCode.ROUND_TOO_FAR_AHEAD, "not now")
         async with linked(recorder) as link:
             reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
-            assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, RefusalCode.ROUND_TOO_FAR_AHEAD)
-            assert reply.reason == "not now"
+            assert reply == recorder.answer
             assert link.payload_bytes_sent <= LIMITS.frame_bytes_max
             assert recorder.refusals == []  # the handler counts its own refusals
             recorder.answer = None
-            assert (await link.push(header_of(theta.nbytes), theta.view(np.uint8))).outcome is Outcome.FOLDED
+            assert (await link.push(header_of(theta.nbytes), theta.view(np.uint8))) is Outcome.FOLDED
 
     run(test)
 
@@ -313,13 +315,12 @@ def test_invalid_stream_is_refused_with_its_code_and_changes_nothing(name: str) 
         recorder = Recorder()
         async with linked(recorder) as link:
             reply = await stream(int(link.address.rpartition(":")[2]), *messages)
-            assert (reply.outcome, reply.refusal) == (peer_pb2.OUTCOME_REFUSED, code.value)
-            assert reply.reason
+            assert reply.refusal.code == code and reply.refusal.reason
             assert recorder.models == []
             assert recorder.refusals == [code]
             assert len(recorder.losses) == len(recorder.offers)
             theta = model(64)  # the server is up, and the next valid model is folded
-            assert (await link.push(header_of(theta.nbytes), theta.view(np.uint8))).outcome is Outcome.FOLDED
+            assert (await link.push(header_of(theta.nbytes), theta.view(np.uint8))) is Outcome.FOLDED
 
     run(test)
 
@@ -330,7 +331,7 @@ def test_sender_gets_the_refusal_of_a_partly_sent_model() -> None:
         theta[40_000] = np.nan
         async with linked(recorder) as link:
             reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
-            assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, RefusalCode.NON_FINITE)
+            assert reply.code is RefusalCode.NON_FINITE
             assert len(recorder.losses) == 1 and recorder.models == []
 
     run(test)
@@ -344,7 +345,7 @@ def test_message_over_the_limit_of_grpc_does_not_stop_the_server() -> None:
                 await stream(int(link.address.rpartition(":")[2]), HEADER, chunk(bytes(5 << 20)))
             await recorder.until(lambda: recorder.losses)
             assert recorder.models == []
-            assert (await link.push(header_of(theta.nbytes), theta.view(np.uint8))).outcome is Outcome.FOLDED
+            assert (await link.push(header_of(theta.nbytes), theta.view(np.uint8))) is Outcome.FOLDED
 
     run(test)
 
@@ -369,13 +370,13 @@ def test_partly_sent_model_is_lost_when_its_push_is_cancelled() -> None:
 def test_a_frame_and_a_model_at_their_limits_are_accepted() -> None:
     async def test() -> None:
         recorder = Recorder()
-        limits = LIMITS.model_copy(update={"model_bytes_max": len(AT_LIMIT)})
+        limits = replace(LIMITS, model_bytes_max=len(AT_LIMIT))
         async with serving(recorder, limits=limits) as port:
             header = convert.pack_header(header_of(len(AT_LIMIT)))
             reply = await stream(port, header, chunk(AT_LIMIT), end_of(AT_LIMIT))
             assert reply.outcome == peer_pb2.OUTCOME_FOLDED
             header = convert.pack_header(header_of(len(AT_LIMIT) + 4))
-            assert (await stream(port, header)).refusal == RefusalCode.TOO_LARGE
+            assert (await stream(port, header)).refusal.code == RefusalCode.TOO_LARGE
 
     run(test)
 
@@ -395,7 +396,7 @@ def test_stream_that_ends_at_any_frame_changes_nothing() -> None:
                 await channel.close(None)
                 await recorder.until(lambda expected=sent: len(recorder.losses) == expected)
         assert recorder.models == recorder.refusals == []
-        assert recorder.losses == ["the stream ended before the model was complete"] * len(whole)
+        assert recorder.losses == [None] * len(whole)
 
     run(test)
 
@@ -409,7 +410,7 @@ def test_stopped_transfer_is_refused_as_too_slow() -> None:
                 await call.write(HEADER)
                 await call.write(chunk(DATA[:32]))
                 reply = peer_pb2.PushReply.FromString(await call)
-            assert reply.refusal == RefusalCode.TOO_SLOW
+            assert reply.refusal.code == RefusalCode.TOO_SLOW
             assert len(recorder.losses) == 1 and recorder.models == []
 
     run(test)
@@ -436,7 +437,7 @@ def test_streams_and_messages_of_one_caller_are_limited(monkeypatch: pytest.Monk
     async def test() -> None:
         recorder, theta = Recorder(), model(64)
         recorder.accepting.clear()
-        limits = LIMITS.model_copy(update={"streams_per_neighbor": 2})
+        limits = replace(LIMITS, streams_per_neighbor=2)
         async with linked(recorder, limits=limits) as link:
 
             def push() -> Awaitable[Any]:
@@ -444,18 +445,18 @@ def test_streams_and_messages_of_one_caller_are_limited(monkeypatch: pytest.Monk
 
             held = [push(), push()]
             await recorder.until(lambda: len(recorder.offers) == 2)
-            assert (await push()).refusal is RefusalCode.TOO_MANY_STREAMS
+            assert (await push()).code is RefusalCode.TOO_MANY_STREAMS
             recorder.accepting.set()
-            assert [(await one).outcome for one in held] == [Outcome.FOLDED] * 2
-            assert (await push()).outcome is Outcome.FOLDED
+            assert [await one for one in held] == [Outcome.FOLDED] * 2
+            assert (await push()) is Outcome.FOLDED
 
         # A bucket of one message, which no time refills.
         monkeypatch.setattr(access, "CallerLimits", lambda limits, _clock: CallerLimits(limits, lambda: 0.0))
-        slow = LIMITS.model_copy(update={"requests_per_second": 0.2})
+        slow = replace(LIMITS, requests_per_second=0.2)
         async with linked(Recorder(), limits=slow) as link:
             assert await link.heartbeat(HEARTBEAT) is None
-            assert await link.heartbeat(HEARTBEAT) is RefusalCode.RATE_LIMITED
-            with pytest.raises(RemoteProtocolError, match="requests_per_second") as caught:
+            assert (await link.heartbeat(HEARTBEAT)).code is RefusalCode.RATE_LIMITED
+            with pytest.raises(RemoteProtocolError, match=r"0\.2 messages per second") as caught:
                 await link.hello(hello_of(2))
             assert caught.value.refusal.code is RefusalCode.RATE_LIMITED
 
@@ -466,11 +467,11 @@ def test_sender_that_is_not_the_authenticated_caller_is_refused() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(64)
         async with linked(recorder, identify=lambda _context: 5) as link:
-            assert await link.heartbeat(HEARTBEAT) is RefusalCode.IDENTITY_MISMATCH
-            assert await link.control(SELECT) is RefusalCode.IDENTITY_MISMATCH
-            assert await link.control(PASS) is RefusalCode.IDENTITY_MISMATCH
+            assert (await link.heartbeat(HEARTBEAT)).code is RefusalCode.IDENTITY_MISMATCH
+            assert (await link.control(SELECT)).code is RefusalCode.IDENTITY_MISMATCH
+            assert (await link.control(PASS)).code is RefusalCode.IDENTITY_MISMATCH
             reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
-            assert reply.refusal is RefusalCode.IDENTITY_MISMATCH
+            assert reply.code is RefusalCode.IDENTITY_MISMATCH
             with pytest.raises(RemoteProtocolError) as caught:
                 await link.hello(hello_of(2))
             assert caught.value.refusal.code is RefusalCode.IDENTITY_MISMATCH
@@ -489,8 +490,8 @@ def test_unidentified_caller_is_refused_by_every_method() -> None:
     async def test() -> None:
         recorder = Recorder()
         async with linked(recorder, identify=unknown) as link:
-            assert await link.heartbeat(HEARTBEAT) is RefusalCode.NOT_A_NEIGHBOR
-            assert (await link.push(header_of(64), DATA)).refusal is RefusalCode.NOT_A_NEIGHBOR
+            assert (await link.heartbeat(HEARTBEAT)).code is RefusalCode.NOT_A_NEIGHBOR
+            assert (await link.push(header_of(64), DATA)).code is RefusalCode.NOT_A_NEIGHBOR
             for call in (link.status(), link.pull(PullRequest(2, 7, 0)), link.hello(hello_of(2))):
                 with pytest.raises(RemoteProtocolError, match="no neighbor has this key"):
                     await call
@@ -504,7 +505,7 @@ def test_malformed_unary_message_is_refused() -> None:
         recorder = Recorder()
         async with serving(recorder) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             reply = await channel.unary_unary(f"/{SERVICE}/Heartbeat")(b"\xff\xff")
-            assert peer_pb2.Acknowledgement.FromString(reply).refusal == RefusalCode.MALFORMED
+            assert peer_pb2.Acknowledgement.FromString(reply).refusal.code == RefusalCode.MALFORMED
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await channel.unary_unary(f"/{SERVICE}/Hello")(b"\xff\xff")
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -692,7 +693,7 @@ def test_health_and_reflection_answer() -> None:
 def test_port_in_use_is_a_config_error() -> None:
     async def test() -> None:
         async with serving(Recorder()) as port:
-            second = PeerServer(Recorder(), f"127.0.0.1:{port}", limits=Limits(), timeouts=Timeouts())
+            second = PeerServer(Recorder(), f"127.0.0.1:{port}", limits=WireLimits(), timeouts=Timeouts())
             with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
                 await second.start()
             await second.stop(0)

@@ -6,6 +6,7 @@ import asyncio
 import struct
 import weakref
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -15,10 +16,10 @@ import pytest
 from grpc_health.v1 import health_pb2
 from wire_support import LIMITS, TIMEOUTS, Recorder, header_of, hello_of, linked, serving
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Timeouts
 from peer.core.arrivals import Arrival
-from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, PushReply, Select
+from peer.core.messages import Heartbeat, Pass, Phase, PullRequest, PushReply, Select
 from peer.wire import convert, frames
 from peer.wire.access import REFUSAL_TRAILER, REQUESTS_MAX
 from peer.wire.generated import peer_pb2
@@ -83,7 +84,7 @@ def test_endless_request_is_refused_after_the_idle_time(method: str) -> None:
 async def refusal_of(open_call: Any) -> str:
     """Return the refusal code in a call's reply or trailing metadata; "" if it was accepted."""
     try:
-        return peer_pb2.Acknowledgement.FromString(await open_call).refusal
+        return peer_pb2.Acknowledgement.FromString(await open_call).refusal.code
     except grpc.aio.AioRpcError as error:
         return dict(error.trailing_metadata() or ()).get(REFUSAL_TRAILER, str(error))
 
@@ -165,7 +166,7 @@ def test_number_of_refused_streams_that_are_discarded_is_limited() -> None:
     async def test() -> None:
         recorder = Recorder()
         recorder.accepting.clear()
-        limits = LIMITS.model_copy(update={"streams_per_neighbor": 2})
+        limits = replace(LIMITS, streams_per_neighbor=2)
         async with (
             serving(recorder, limits=limits) as port,
             grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
@@ -176,14 +177,14 @@ def test_number_of_refused_streams_that_are_discarded_is_limited() -> None:
             for push in discarded:
                 await push.call.initial_metadata()  # sent when the server begins to discard
             beyond = await OpenPush(channel).reply()
-            assert (beyond.outcome, beyond.refusal) == (Outcome.REFUSED, RefusalCode.TOO_MANY_STREAMS)
+            assert beyond.code is RefusalCode.TOO_MANY_STREAMS
             assert not any(push.call.done() for push in discarded)
             for push in discarded:
-                assert (await push.end()).refusal is RefusalCode.TOO_MANY_STREAMS
+                assert (await push.end()).code is RefusalCode.TOO_MANY_STREAMS
             assert recorder.refusals == [RefusalCode.TOO_MANY_STREAMS] * 3
             recorder.accepting.set()
             for push in held:
-                assert (await push.end()).refusal is RefusalCode.MALFORMED
+                assert (await push.end()).code is RefusalCode.MALFORMED
 
     run(test)
 
@@ -210,7 +211,7 @@ class ArrivalKeeper(Recorder):
         self._notify_soon()
 
 
-VERDICT = PushReply(Outcome.REFUSED, RefusalCode.NO_HANDSHAKE, "an older incarnation")
+VERDICT = Refusal(RefusalCode.NO_HANDSHAKE, "an older incarnation")
 
 
 @pytest.mark.parametrize("rest", [[frames.chunk_frame(memoryview(DATA)[32:])], [b"\xff"], []])
@@ -283,7 +284,7 @@ def test_refused_model_frees_its_buffer_before_its_remaining_frames_are_discarde
             keeper.arrivals.clear()
             assert keeper.buffers[0]() is None
             assert not push.call.done()
-            assert (await push.end()).refusal is RefusalCode.NON_FINITE
+            assert (await push.end()).code is RefusalCode.NON_FINITE
 
     run(test)
 
@@ -310,7 +311,7 @@ def test_unread_pull_frees_its_model_and_still_counts_as_an_open_stream() -> Non
     async def test() -> None:
         recorder, payload = Recorder(), np.zeros(32 << 20, np.uint8)
         recorder.pulled, model = (header_of(payload.nbytes, sender=1), payload), weakref.ref(payload)
-        limits = LIMITS.model_copy(update={"streams_per_neighbor": 1})
+        limits = replace(LIMITS, streams_per_neighbor=1)
         timeouts = TIMEOUTS.model_copy(update={"idle_transfer_s": 0.2})
         request = convert.pack_pull(PullRequest(2, 7, 1))
         options = [("grpc.http2.bdp_probe", 0)]  # so that what gRPC reads ahead stays small
@@ -320,11 +321,11 @@ def test_unread_pull_frees_its_model_and_still_counts_as_an_open_stream() -> Non
         ):
             unread = channel.unary_stream(f"/{SERVICE}/PullModel")(request)
             await unread.read()
-            recorder.pulled = RefusalCode.SLOT_OUT_OF_RANGE
+            recorder.pulled = Refusal(RefusalCode.SLOT_OUT_OF_RANGE)
             del payload
             await recorder.until(lambda: recorder.refusals == [RefusalCode.TOO_SLOW])
             assert model() is None
-            with pytest.raises(grpc.aio.AioRpcError, match="streams_per_neighbor"):
+            with pytest.raises(grpc.aio.AioRpcError, match="at most 1 open streams"):
                 await channel.unary_stream(f"/{SERVICE}/PullModel")(request).read()
             assert not unread.done()
 

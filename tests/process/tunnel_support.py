@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tools.running import behind_nat
-from wire_support import LIMITS, Recorder, hello_of
+from wire_support import Recorder, hello_of
 
 from coordinator_free_bootstrap import Graph, Node, Observer, parse_manifest
 from coordinator_free_bootstrap.errors import NeighborUnavailable, RemoteProtocolError
@@ -19,13 +19,14 @@ from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.runtime.edges import Edges
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.security import MutualTls
 from peer.wire.server import PeerServer
 from peer.wire.switchboard import Switchboard
 
 RELAY, LEFT, RIGHT, NEIGHBOR, STRANGER = range(5)
-RUN = {"timeouts": {"heartbeat_s": 0.5, "suspicion_s": 5.0}, "limits": LIMITS.model_dump()}
+RUN = {"timeouts": {"heartbeat_s": 0.5, "suspicion_s": 5.0}}
 
 
 def key_of(subject: int | str) -> KeyPair:
@@ -87,7 +88,7 @@ async def peers(
             server = PeerServer(
                 recorder,
                 graph.node(peer_id).address,
-                limits=graph.manifest.limits,
+                limits=WireLimits(),
                 timeouts=graph.manifest.timeouts,
                 credentials=tls.server_credentials() if tls else None,
                 identify=tls.identify if tls else None,
@@ -113,7 +114,7 @@ async def caller(graph: Graph, subject: int | str, key: KeyPair | None = None) -
     tls = MutualTls(graph, subject, key or KEYS[subject])
     node, manifest = graph.node(RELAY), graph.manifest
     security = tls.channel(RELAY)
-    link = NeighborLink(RELAY, node.address, limits=manifest.limits, timeouts=manifest.timeouts, security=security)
+    link = NeighborLink(RELAY, node.address, limits=WireLimits(), timeouts=manifest.timeouts, security=security)
     try:
         yield link
     finally:

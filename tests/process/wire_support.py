@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.core.arrivals import Arrival
 from peer.core.encoding import Payload
 from peer.core.messages import (
@@ -27,10 +27,11 @@ from peer.core.messages import (
     PushReply,
 )
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.round_ring import RoundRing
 from peer.wire.server import PeerServer
 
-LIMITS = Limits(frame_bytes_max=1 << 16)
+LIMITS = WireLimits(frame_bytes_max=1 << 16)
 TIMEOUTS = Timeouts(idle_transfer_s=5.0, suspicion_s=5.0)
 
 
@@ -89,26 +90,25 @@ class Recorder:
         self._notifying: set[asyncio.Future[None]] = set()
         self.offers: list[ModelHeader] = []
         self.models: list[tuple[ModelHeader, NDArray[np.uint8], float | None]] = []
-        self.losses: list[str] = []
+        self.losses: list[Refusal | None] = []
         self.withdrawn = 0
         self.refusals: list[RefusalCode] = []
         self.callers: set[int | None] = set()
         self.messages: list[Heartbeat | Control] = []
-        self.answer: RefusalCode | None = None
-        self.pulled: tuple[ModelHeader, Payload] | RefusalCode = RefusalCode.SLOT_OUT_OF_RANGE
-        self.hello_refusal: RefusalCode | None = None
+        self.answer: Refusal | None = None
+        self.pulled: tuple[ModelHeader, Payload] | Refusal = Refusal(RefusalCode.SLOT_OUT_OF_RANGE, "no such slot")
+        self.hello_refusal: Refusal | None = None
         self.rounds = RoundRing()
 
     async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
         self.callers.add(caller)
-        reason = f"peer {hello.sender} differs" if self.hello_refusal else ""
-        return HelloReply(hello_of(self.peer_id), self.hello_refusal, reason)
+        return HelloReply(hello_of(self.peer_id), self.hello_refusal)
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> RefusalCode | None:
+    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
         self.messages.append(heartbeat)
         return self.answer
 
-    async def control(self, caller: int | None, message: Control) -> RefusalCode | None:
+    async def control(self, caller: int | None, message: Control) -> Refusal | None:
         self.messages.append(message)
         return self.answer
 
@@ -123,20 +123,20 @@ class Recorder:
             self._notify_soon()
             raise
         if self.answer is not None:
-            return PushReply(Outcome.REFUSED, self.answer, "not now")
+            return self.answer
         return Arrival(header, np.zeros(header.size_bytes, np.uint8))
 
     async def complete(self, arrival: Arrival) -> PushReply:
         await self.completing.wait()
         self.models.append((arrival.header, arrival.buffer, arrival.norm_squared))
         await self._notify()
-        return PushReply(Outcome.FOLDED)
+        return Outcome.FOLDED
 
-    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
-        self.losses.append(reason)
+    def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
+        self.losses.append(refusal)
         self._notify_soon()
 
-    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | RefusalCode:
+    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
         return self.pulled
 
     def status(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Recorder:
 
 @asynccontextmanager
 async def serving(
-    recorder: Recorder, *, limits: Limits = LIMITS, timeouts: Timeouts = TIMEOUTS, **server: Any
+    recorder: Recorder, *, limits: WireLimits = LIMITS, timeouts: Timeouts = TIMEOUTS, **server: Any
 ) -> AsyncIterator[int]:
     """Serve the recorder on a free loopback port."""
     peer_server = PeerServer(recorder, "127.0.0.1:0", limits=limits, timeouts=timeouts, **server)
@@ -178,9 +178,9 @@ async def serving(
 async def linked(
     recorder: Recorder,
     *,
-    limits: Limits = LIMITS,
+    limits: WireLimits = LIMITS,
     timeouts: Timeouts = TIMEOUTS,
-    sender_limits: Limits | None = None,
+    sender_limits: WireLimits | None = None,
     sender_timeouts: Timeouts | None = None,
     **server: Any,
 ) -> AsyncIterator[NeighborLink]:

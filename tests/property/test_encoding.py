@@ -12,18 +12,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode, RemoteProtocolError
 from peer.core.encoding import ENCODINGS, ErrorFeedback, decode, encode, norm_squared, payload_size
 from peer.core.messages import (
     Heartbeat,
     Hello,
     HelloReply,
     ModelHeader,
-    Outcome,
     Pass,
     Phase,
     PullRequest,
-    PushReply,
     Select,
 )
 from peer.core.schema import Schema, TensorSpec
@@ -219,23 +217,23 @@ HEARTBEAT = Heartbeat(2, 7, 3, Phase.LEAVING)
 SELECT = Select(2, 7, 3, 4, (0.5, -2.0), b"\0\0\x80\x3f")
 PASS = Pass(2, 7, 3, 1)
 HEADER = ModelHeader(2, 7, 3, 0, 1, 0, 2, 100, 0.25, (1.5,), 1 << 40, "bfloat16")
-REPLY = PushReply(Outcome.REFUSED, RefusalCode.NON_FINITE, "a NaN")
+REPLY = Refusal(RefusalCode.NON_FINITE, "a NaN")
 STATUS: dict[str, Any] = {"peer_id": 3, "phase": "running", "metric_value": 0.5}
 Reader = Callable[[bytes], Any]
 MESSAGES: list[tuple[Reader, bytes, Any]] = [
     (convert.unpack_hello, convert.pack_hello(HELLO), HELLO),
     (
         convert.unpack_hello_reply,
-        convert.pack_hello_reply(HelloReply(HELLO, RefusalCode.GRAPH_MISMATCH, "other graph")),
-        HelloReply(HELLO, RefusalCode.GRAPH_MISMATCH, "other graph"),
+        convert.pack_hello_reply(HelloReply(HELLO, Refusal(RefusalCode.GRAPH_MISMATCH, "other graph"))),
+        HelloReply(HELLO, Refusal(RefusalCode.GRAPH_MISMATCH, "other graph")),
     ),
     (convert.unpack_heartbeat, convert.pack_heartbeat(HEARTBEAT), HEARTBEAT),
     (convert.unpack_select, convert.pack_select(SELECT), SELECT),
     (convert.unpack_pass, convert.pack_pass(PASS), PASS),
     (
         convert.unpack_acknowledgement,
-        convert.pack_acknowledgement(RefusalCode.NO_HANDSHAKE, "no hello"),
-        (RefusalCode.NO_HANDSHAKE, "no hello"),
+        convert.pack_acknowledgement(Refusal(RefusalCode.NO_HANDSHAKE, "no hello")),
+        Refusal(RefusalCode.NO_HANDSHAKE, "no hello"),
     ),
     (lambda data: convert.first_header(frames.read_frame(data)), convert.pack_header(HEADER), HEADER),
     (convert.unpack_push_reply, convert.pack_push_reply(REPLY), REPLY),

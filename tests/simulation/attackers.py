@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core.messages import Heartbeat, Hello, HelloReply, ModelHeader, Outcome, Pass, Phase, PushReply, Select
 from peer.core.messages import PullRequest as Pull
-from tests.simulation.network import Network, Push
+from tests.simulation.network import LIMITS, Network, Push
 from tests.simulation.process import Process
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Attacker(Process):
 
     def _offer(self, victim: int, process: Process, t: int) -> None:
         open_now = sum(push.source == self.peer_id and push.target == victim for push in self.network.pushes)
-        most = 1 if "one stream" in self.attack else process.world.manifest.limits.streams_per_neighbor
+        most = 1 if "one stream" in self.attack else LIMITS.streams_per_neighbor
         earliest = max(0, t - 1) if process.world.manifest.pace == "async" else t
         slots = process.host.algorithm.slots
         for number in range(open_now, most):
@@ -152,7 +152,7 @@ class Attacker(Process):
         else:
             # What the wire does with a transfer that stops, or that is too slow.
             limit_s = timeouts.idle_transfer_s * (4 if self.attack == DRIP else 1)
-            self.world.after(limit_s, receiver.soon, receiver.refused_bytes, push, RefusalCode.TOO_SLOW)
+            self.world.after(limit_s, receiver.soon, receiver.refused_bytes, push, Refusal(RefusalCode.TOO_SLOW))
 
     def answered(self, push: Push, reply: PushReply | None) -> None:
         """A push is answered or broken: the next turn opens another one."""
@@ -163,7 +163,7 @@ class Attacker(Process):
         assert process is not None
         return HelloReply(self._hello(process, hello.round_index))
 
-    def control(self, message: Any) -> tuple[RefusalCode | None]:
+    def control(self, message: Any) -> tuple[Refusal | None]:
         """Take a selection or a pass."""
         return (None,)
 
@@ -172,8 +172,8 @@ class Attacker(Process):
         if "never" in self.attack:
             return
         late_s = 5.0 if "late" in self.attack else 0.0
-        self.later(late_s, partial(self.network.reply, push, PushReply(Outcome.FOLDED)))
+        self.later(late_s, partial(self.network.reply, push, Outcome.FOLDED))
 
-    def answer_pull(self, request: Pull) -> RefusalCode:
+    def answer_pull(self, request: Pull) -> Refusal:
         """Give nothing."""
-        return RefusalCode.RATE_LIMITED
+        return Refusal(RefusalCode.RATE_LIMITED)

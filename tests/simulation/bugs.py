@@ -23,7 +23,7 @@ from peer.core.encoding import ErrorFeedback
 from peer.core.ending import Ending
 from peer.core.liveness import Liveness, NeighborState
 from peer.core.lockstep import Lockstep
-from peer.core.messages import Outcome, PushReply
+from peer.core.messages import Outcome
 from peer.core.model_store import ModelStore
 from peer.core.neighbor import Neighbor, Outbox
 from peer.core.receiver import Receiver
@@ -463,5 +463,5 @@ def a_tunnel_leads_to_another_neighbor_of_its_holder(original, network, sender, 
 def what_a_lost_tunnel_carried_is_taken_as_delivered(original, network, push, at_once=False):
     if at_once and network.links[push.source, push.target].holder is not None and push.sender is not None:
         push.sender_done = True
-        push.sender.answered(push, PushReply(Outcome.FOLDED))
+        push.sender.answered(push, Outcome.FOLDED)
     original(network, push, at_once)

@@ -19,6 +19,7 @@ from coordinator_free_bootstrap.seeds import derive_seed, generator, uniform
 from peer.algorithms import labels, sketches
 from peer.algorithms.learner import TrainingPlan
 from peer.core.averaging import Vector
+from peer.core.constants import DEFAULTS
 from tests.oracle.reference import Reference, ReferencePeer
 
 
@@ -159,8 +160,8 @@ class FedSpdReference(Reference):
         if peer.selected == slot:
             return True
         m = self.manifest
-        heard = self.option("exchange", "same_cluster") == "broadcast" and m.stale == "fold"
-        return heard and peer.selected_at[slot] >= t - m.stale_rounds_max
+        heard = self.option("exchange", "same_cluster") == "broadcast" and m.rho > 0
+        return heard and peer.selected_at[slot] >= t - DEFAULTS.stale_rounds
 
     def weight(self, i: int, n: int, t: int) -> float:
         """1, or Metropolis in the graph of those that selected the same."""

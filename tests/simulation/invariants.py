@@ -54,6 +54,7 @@ from peer.core.stages import EXCHANGE, Stage
 from peer.zoo.algorithms.centers import OwnNearCenters
 from tests.oracle import encodings
 from tests.oracle.reference import collect, merge
+from tests.simulation.network import LIMITS
 from tests.simulation.selections import Selections
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Checker:
         """A process is gone."""
         self.world.ended(process)
         del self.shadows[process]
-        gave_up = process.ended_as == "alone" and self.world.manifest.start.rule == "never_alone"
+        gave_up = process.ended_as == "alone" and self.world.manifest.start.wait_for == "never_alone"
         if process.ended_as in ("completed", "alone") and not gave_up:
             self.final[process.peer_id] = [
                 process.workspace.models.model(s) for s in range(len(process.workspace.models))
@@ -227,10 +228,10 @@ class Checker:
                     self._no_false_death(process, effect.fields)
 
     def _limits(self, process: Process) -> None:
-        limits, offered = self.world.manifest.limits, process.engine.state.arrivals.offered
-        if len(offered) > limits.streams_per_neighbor:
+        most_open, offered = LIMITS.streams_per_neighbor, process.engine.state.arrivals.offered
+        if len(offered) > most_open:
             most = max(Counter(arrival.sender for arrival in offered.values()).values())
-            self.require(most <= limits.streams_per_neighbor, "I8", f"{most} streams of one neighbor are unread")
+            self.require(most <= most_open, "I8", f"{most} streams of one neighbor are unread")
         snapshots = len(process.workspace.models._snapshots)
         self.require(snapshots <= 3 * 3 * process.engine.state.algorithm.slots, "I8", "too many snapshots are kept")
 
@@ -439,7 +440,7 @@ class Checker:
 
     def replies(self, process: Process, reply: PushReply, push: Push | None) -> None:
         """A stream is answered, if it is still there."""
-        self.mark(f"replied {reply.refusal or reply.outcome}")
+        self.mark(f"replied {reply.code if isinstance(reply, Refusal) else reply}")
         if self.selections and push is not None:
             self.selections.replies(process, reply, push.header)
 

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.routes import offered_at
 from peer.core.messages import ModelHeader, PushReply
+from peer.wire.limits import WireLimits
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
+LIMITS = WireLimits()
 REMEMBERED = 40  # messages kept for replays
 WRITE_S = 0.001  # a push begins to wait for its answer when it is written
 
@@ -271,7 +273,7 @@ class Network:
         payload = push.payload
         if self.weather.corrupt and self._rng.random() < self.weather.corrupt:
             self.world.fired["corrupt"] += 1
-            push.receiver.soon(push.receiver.refused_bytes, push, RefusalCode.DIGEST_MISMATCH)
+            push.receiver.soon(push.receiver.refused_bytes, push, Refusal(RefusalCode.DIGEST_MISMATCH))
             return
         push.receiver.soon(push.receiver.complete, push, payload)
 

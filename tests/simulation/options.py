@@ -69,7 +69,7 @@ def manifest(**changes: Any) -> Manifest:
         "local_epochs": 2,
         "learning_rate": 0.3,
         "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 2.0, "idle_transfer_s": 5.0, "round_deadline_s": 600.0},
-        "start": {"rule": "all", "deadline_s": 5.0},
+        "start": {"wait_for": "all", "deadline_s": 5.0},
     }
     return Manifest.model_validate(base | changes)
 
@@ -197,31 +197,35 @@ def _run(rng: Random, seed: int) -> tuple[Manifest, Constants]:
         options |= {"strength": 1.0, "alpha": telling.choice((0.5, 1.0, 1.0))}
     relays = "warmup_rounds" in options
     suspicion = rng.choice((2.0, 2.0, 5.0))
-    run = manifest(
-        algorithm=algorithm,
-        options=options,
-        clusters=rng.randint(1, 4),
-        rounds=rng.randint(2, 8),
-        seed=seed,
-        pace=pace,
-        aggregation=rng.choice(("sequential", "batch")),
-        mix=rng.choice((None, None, "uniform", "metropolis")),
-        participation=1.0 if relays or rng.random() < 0.7 else rng.uniform(0.4, 0.9),
-        dynamic_edges=0.0 if rng.random() < 0.7 else rng.uniform(0.1, 0.6),
-        fold_order="arrival" if pace == "lockstep" and rng.random() < 0.1 else None,
-        stale=rng.choice((None, None, "drop", "fold")),
-        stale_rounds_max=rng.choice((1, 1, 3)),
-        checkpoint_rounds=rng.choice((1, 1, 1, 2)),
-        start={"rule": rng.choice(("all", "all", "quorum", "deadline")), "deadline_s": 5.0},
-        timeouts={
+    run: dict[str, Any] = {
+        "algorithm": algorithm,
+        "options": options,
+        "clusters": rng.randint(1, 4),
+        "rounds": rng.randint(2, 8),
+        "seed": seed,
+        "pace": pace,
+        "aggregation": rng.choice((None, "batch")),
+        "mix": rng.choice((None, None, "uniform", "metropolis")),
+        "participation": 1.0 if relays or rng.random() < 0.7 else rng.uniform(0.4, 0.9),
+        "dynamic_edges": 0.0 if rng.random() < 0.7 else rng.uniform(0.1, 0.6),
+    }
+    if pace == "lockstep" and rng.random() < 0.1:
+        run["aggregation"] = "on_arrival"
+    run["stale_weight"] = rng.choice((None, None, 0.0, 0.5))
+    stale_rounds = rng.choice((1, 1, 3))
+    run |= {
+        "checkpoint_rounds": rng.choice((1, 1, 1, 2)),
+        "start": {"wait_for": rng.choice(("all", "all", 0.5, "deadline")), "deadline_s": 5.0},
+        "timeouts": {
             "heartbeat_s": suspicion / rng.choice((4, 6)),
             "suspicion_s": suspicion,
             "idle_transfer_s": 4.0,
             "round_deadline_s": rng.choice((600.0, 600.0, 30.0, 2 * suspicion)),
         },
-        **_screening(seed),
-    )
-    return run, Constants(concurrent_receives=rng.choice((1, 2, 2, 4)), rounds_ahead=rng.choice((1, 2, 2)))
+    }
+    receives, ahead = rng.choice((1, 2, 2, 4)), rng.choice((1, 2, 2))
+    constants = Constants(concurrent_receives=receives, rounds_ahead=ahead, stale_rounds=stale_rounds)
+    return manifest(**run, **_screening(seed)), constants
 
 
 def _screening(seed: int) -> dict[str, Any]:

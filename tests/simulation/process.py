@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode, RemoteProtocolError
 from peer.algorithms.base import Algorithm
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
@@ -27,7 +27,7 @@ from peer.core.encoding import view_of
 from peer.core.engine import Engine
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, Outcome, PullRequest, PushReply
 from peer.host import Probe, build_host
-from tests.simulation.network import Push
+from tests.simulation.network import LIMITS, Push
 
 if TYPE_CHECKING:
     from tests.simulation.world import Machine, World
@@ -168,7 +168,7 @@ class Process(Probe):
 
         def answered(reply: HelloReply | None) -> None:
             if reply is None:
-                self.host.post(ev.HandshakeFailed(neighbor, None, "no answer"))
+                self.host.post(ev.HandshakeFailed(neighbor, "no answer"))
             else:
                 self.host.hello_answered(neighbor, reply)
 
@@ -192,7 +192,7 @@ class Process(Probe):
             self.world.fired["claim"] += 1
             heartbeat = replace(heartbeat, round_index=heartbeat.round_index + self._rng.choice((2, 5, 1000)))
 
-        def answered(reply: tuple[RefusalCode | None] | None) -> None:
+        def answered(reply: tuple[Refusal | None] | None) -> None:
             refusal = reply[0] if reply else None
             self.host.post(ev.HeartbeatAnswered(neighbor, refusal, lost=reply is None))
 
@@ -205,25 +205,25 @@ class Process(Probe):
         self._calls += 1
         number = self._sending[neighbor] = self._calls
 
-        def answered(reply: tuple[RefusalCode | None] | None) -> None:
+        def answered(reply: tuple[Refusal | None] | None) -> None:
             if self._sending.get(neighbor) != number:
                 return  # cancelled
             del self._sending[neighbor]
             if reply is None:
                 self.host.post(ev.SendFailed(neighbor, "no answer"))
             else:
-                self.host.post(ev.SendAnswered(neighbor, Outcome.REFUSED if reply[0] else Outcome.FOLDED, reply[0]))
+                self.host.post(ev.SendAnswered(neighbor, reply[0]))
 
         self.network.call(self, neighbor, lambda process: process.control(message), answered)
 
-    def control(self, message: Control) -> tuple[RefusalCode | None] | None:
+    def control(self, message: Control) -> tuple[Refusal | None] | None:
         """Take a selection or a pass; None if this peer is leaving."""
         try:
             refusal = self.host.answer_control(message)
         except RemoteProtocolError:
             return None
         if refusal is not None:
-            self.world.checker.mark(f"refused {refusal}")
+            self.world.checker.mark(f"refused {refusal.code}")
         return (refusal,)
 
     def push(self, neighbor: int, header: ModelHeader) -> None:
@@ -272,18 +272,18 @@ class Process(Probe):
     def offered(self, push: Push) -> None:
         """A neighbor opened a stream."""
         open_streams = sum(1 for other in self.network.pushes if other.receiver is self and other.source == push.source)
-        if open_streams > self.world.manifest.limits.streams_per_neighbor:
+        if open_streams > LIMITS.streams_per_neighbor:
             self.world.checker.mark(f"refused {RefusalCode.TOO_MANY_STREAMS}")
-            self.network.reply(push, PushReply(Outcome.REFUSED, RefusalCode.TOO_MANY_STREAMS))
+            self.network.reply(push, Refusal(RefusalCode.TOO_MANY_STREAMS))
             return
         try:
             rejection = self.host.rejects_offer(push.header)
         except RemoteProtocolError as error:
-            self.network.reply(push, PushReply(Outcome.REFUSED, error.refusal.code))
+            self.network.reply(push, error.refusal)
             return
         if rejection is not None:
             self.world.checker.mark(f"refused {rejection.code}")
-            self.network.reply(push, PushReply(Outcome.REFUSED, rejection.code))
+            self.network.reply(push, rejection)
             return
         self._next_stream += 1
         push.stream = self._next_stream
@@ -312,18 +312,19 @@ class Process(Probe):
         if rejection is not None:
             self.world.checker.mark(f"refused {rejection.code}")
             del self.streams[push.stream]
-            self.network.reply(push, PushReply(Outcome.REFUSED, rejection.code))
+            self.network.reply(push, rejection)
         self._reading.discard(push.stream)
         self.host.arrived(arrival, rejection)
 
-    def refused_bytes(self, push: Push, code: RefusalCode) -> None:
+    def refused_bytes(self, push: Push, refusal: Refusal) -> None:
         """The bytes are not what they should be."""
         if push.receiver_done:
             return
-        self.world.checker.mark(f"refused {code}")
+        self.world.checker.mark(f"refused {refusal.code}")
         if self.streams.pop(push.stream, None) is not None:
-            self.host.post(ev.ArrivalLost(self.arrivals[push.stream], stalled=code is RefusalCode.TOO_SLOW))
-        self.network.reply(push, PushReply(Outcome.REFUSED, code))
+            stalled = refusal.code is RefusalCode.TOO_SLOW
+            self.host.post(ev.ArrivalLost(self.arrivals[push.stream], stalled=stalled))
+        self.network.reply(push, refusal)
 
     def cut(self, push: Push) -> None:
         """A stream broke off."""
@@ -338,7 +339,7 @@ class Process(Probe):
         self.world.checker.replies(self, reply, push)
         if push is None:
             return
-        if reply.outcome is not Outcome.FOLDED:
+        if reply is not Outcome.FOLDED:
             del self.streams[stream]
         if stream in self._reading:
             self._verdicts[stream] = reply  # its sender hears when all bytes have come, as over gRPC
@@ -400,11 +401,11 @@ class Process(Probe):
 
         self.network.call(self, neighbor, lambda process: [process.answer_pull(r) for r in requests], answered)
 
-    def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, bytes] | RefusalCode:
+    def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, bytes] | Refusal:
         """Give a neighbor that catches up one of the present models; a liar refuses."""
         if self.machine.lies:
             self.world.fired["pull refused"] += 1
-            return RefusalCode.RATE_LIMITED
+            return Refusal(RefusalCode.RATE_LIMITED)
         answer = self.host.answer_pull(request)
         return (answer[0], bytes(view_of(answer[1]()))) if isinstance(answer, tuple) else answer
 

@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from coordinator_free_bootstrap import make_graph
+from coordinator_free_bootstrap.errors import Refusal
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.messages import Outcome
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
 from tests.simulation.process import Process
@@ -65,8 +67,8 @@ class TracedWorld(World):
             case do.FoldArrival():
                 header = effect.header
                 return f"folds {header.sender}'s slot {header.slot} of round {header.round_index}"
-            case do.AnswerArrival(_, outcome, refusal) if str(outcome) != "folded":
-                return f"answers {refusal or outcome}"
+            case do.AnswerArrival(_, reply) if reply is not Outcome.FOLDED:
+                return f"answers {reply.code if isinstance(reply, Refusal) else reply}"
             case do.Pull(neighbor):
                 return f"pulls from {neighbor}"
             case do.Record("neighbor", fields):
@@ -103,8 +105,8 @@ class Script:
         deadline = float(changes.pop("round_deadline_s", 600))
         if "relay_steps" in changes:
             changes["options"] = {"warmup_rounds": 1, "relay_steps": changes.pop("relay_steps")}
-        if "start_rule" in changes:
-            changes["start"] = {"rule": changes.pop("start_rule"), "deadline_s": changes.pop("start_deadline_s")}
+        if "wait_for" in changes:
+            changes["start"] = {"wait_for": changes.pop("wait_for"), "deadline_s": changes.pop("start_deadline_s")}
         timeouts = {
             "heartbeat_s": 0.5,
             "suspicion_s": 2.0,

@@ -134,7 +134,7 @@ class Selections:
     def replies(self, process: Process, reply: PushReply, header: ModelHeader) -> None:
         """A push is answered."""
         selected = self.known[process].selected.get(header.round_index, NOTHING)
-        if reply.outcome is Outcome.UNUSED and NOTHING != selected != header.slot:
+        if reply is Outcome.UNUSED and NOTHING != selected != header.slot:
             self._mark("model of another cluster unused")
 
     def merged(self, process: Process) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from coordinator_free_bootstrap import make_graph
 from peer.core import events as ev
+from peer.core.constants import Constants
 from tests.oracle.reference import run_reference
 from tests.simulation.fedspd_reference import run_fedspd
 from tests.simulation.network import Weather
@@ -34,7 +35,7 @@ RUNS = {
     "dfedavg, partners, participation": {"algorithm": "dfedavg", "options": {"partners": 2}, "participation": 0.6},
     "dfedavg, partners, dynamic edges": {"algorithm": "dfedavg", "options": {"partners": 2}, "dynamic_edges": 0.4},
     "local": {"algorithm": "local"},
-    "late arrivals are folded": {"stale": "fold"},
+    "late arrivals are folded": {"stale_weight": 0.5},
 }
 SELECTS = {"u_min": 0.4, "align_every": 2, "sketch_size": 16}  # each cluster, now and then
 FEDSPD = {
@@ -49,7 +50,7 @@ RUNS |= {
     "fedspd, metropolis": RUNS["fedspd"] | {"mix": "metropolis"},
     "fedspd, batch": RUNS["fedspd"] | {"aggregation": "batch"},
     "fedspd, dynamic edges": RUNS["fedspd"] | {"dynamic_edges": 0.4, "mix": "metropolis"},
-    "fedspd, participation": RUNS["fedspd, broadcast"] | {"participation": 0.6, "stale": "fold"},
+    "fedspd, participation": RUNS["fedspd, broadcast"] | {"participation": 0.6, "stale_weight": 0.5},
 }
 
 
@@ -134,9 +135,10 @@ def with_forgotten_pushes(seed: int) -> World:
 
 def async_with_kills(seed: int) -> World:
     """Kill a slow peer three times, whose faster neighbors have sent it models of later rounds; the invariants judge."""
-    run = manifest(algorithm="dfedavg", pace="async", stale="fold", stale_rounds_max=3, seed=seed, rounds=8)
+    run = manifest(algorithm="dfedavg", pace="async", seed=seed, rounds=8)
     graph = make_graph("complete", 4, seed=seed, manifest=run)
-    world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.1, 0.4)))
+    drift = Constants(stale_rounds=3)
+    world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.1, 0.4), constants=drift))
     world.machines[seed % 4].slowness = 3.0
     _restarted(world, seed % 4, times=3, earliest_s=0.8)
     return world

@@ -38,7 +38,7 @@ class Measured:
 
 def measured(attack: str | None, seed: int, constants: Constants = DEFAULTS, **run: Any) -> Measured:
     """Run four honest peers, all neighbors, and the attacker from round `BEFORE` for `DURING` rounds."""
-    settings = {"start": {"rule": "quorum", "quorum": 0.7, "deadline_s": 5.0}, "clusters": 2, "seed": seed, **run}
+    settings = {"start": {"wait_for": 0.7, "deadline_s": 5.0}, "clusters": 2, "seed": seed, **run}
     rounds = BEFORE + DURING + AFTER
     graph = make_graph("complete", 5, manifest=manifest(rounds=rounds, **settings))
     slow = Weather(bytes_per_s=24 / 0.05)  # a model takes 50 ms on average

@@ -20,8 +20,9 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector
 from peer.core.encoding import Payload, decode, encode
-from peer.core.messages import ModelHeader
+from peer.core.messages import ModelHeader, PushReply
 from peer.host.receiving import Receiving
+from peer.host.sending import Sending
 from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.process import transport_security
 from peer.runtime.world import AsyncioWorld
@@ -46,13 +47,14 @@ class ByzantinePeer(AsyncioWorld):
     """
 
     def __init__(self, bed: Bed, peer_id: int, attack: Attack) -> None:
-        settings = LocalSettings(bed.place(peer_id).root)
+        settings = LocalSettings.at(bed.place(peer_id).root)
         graph = load_graph(bed.directory / "graph.json")  # the testbed has pinned all keys in it
         super().__init__(assemble(peer_id, graph, settings), transport_security(peer_id, graph, settings))
         self._bed, self._attack = bed, attack
         self.host.receiving.fold = self._record_and_fold  # type: ignore[method-assign]
+        self.host.sending.push_answered = self._note_reply  # type: ignore[method-assign]
         self.sent: dict[Place, Vector] = {}
-        self.replies: dict[Place, ev.SendAnswered] = {}
+        self.replies: dict[Place, PushReply] = {}
         self.received: dict[Place, Vector] = {}
         initial = self.host.workspace.models.model(
             0
@@ -81,8 +83,11 @@ class ByzantinePeer(AsyncioWorld):
         trained = decode(payload, self.host.format.schema, header.encoding)
         self.sent[place] = self._attack(trained, *place)
         false_payload = encode(self.sent[place], self.host.format.schema, header.encoding)
-        self.replies[place] = await super()._push(neighbor, lambda: (header, false_payload))
-        return self.replies[place]
+        return await super()._push(neighbor, lambda: (header, false_payload))
+
+    def _note_reply(self, neighbor: int, header: ModelHeader, reply: PushReply) -> ev.SendAnswered:
+        self.replies[header.round_index, neighbor] = reply
+        return Sending.push_answered(self.host.sending, neighbor, header, reply)
 
     def _record_and_fold(self, effect: do.FoldArrival) -> None:
         place = effect.header.round_index, effect.header.sender

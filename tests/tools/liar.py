@@ -27,12 +27,14 @@ import numpy as np
 from target import call, push
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import RefusalCode
-from peer.core.messages import Heartbeat, Hello, HelloReply, ModelHeader, Outcome, Pass, Phase, PushReply, Select
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
+from coordinator_free_bootstrap.rates import FRAME_BYTES_MAX
+from peer.core.messages import Heartbeat, Hello, HelloReply, ModelHeader, Outcome, Pass, Phase, Select
 from peer.core.messages import PullRequest as Pull
 from peer.identity.files import KeyPair
 from peer.runtime.world import AsyncioWorld
 from peer.wire import convert, frames
+from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE, channel_options, server_options
 from peer.wire.security import MutualTls, bind, open_channel
 
@@ -116,7 +118,7 @@ class Liar:
 
     async def start(self) -> None:
         """Serve, and open a channel to each victim."""
-        self._server = grpc.aio.server(options=server_options(self._manifest.timeouts, self._manifest.limits))
+        self._server = grpc.aio.server(options=server_options(self._manifest.timeouts, WireLimits()))
         methods = {
             name: grpc.unary_unary_rpc_method_handler(self._unary(name))
             for name in ("Hello", "Heartbeat", "Select", "Pass", "Status")
@@ -257,7 +259,7 @@ class Liar:
     def _messages(self, header: ModelHeader, model: bytes, *, wrong_digest: bool = False) -> list[bytes]:
         if wrong_digest:
             return [convert.pack_header(header), frames.chunk_frame(memoryview(model), frames.end_frame(bytes(16)))]
-        parts = frames.model_frames(np.frombuffer(model, np.uint8), self._manifest.limits.frame_bytes_max)
+        parts = frames.model_frames(np.frombuffer(model, np.uint8), FRAME_BYTES_MAX)
         return [convert.pack_header(header), *(frame for frame, _size in parts)]
 
     def _push(self, victim: int, t: int, model: bytes, *, wrong_digest: bool = False, **changes: Any) -> None:
@@ -393,9 +395,9 @@ class Liar:
             if method == "Hello":
                 return convert.pack_hello_reply(HelloReply(self._hello(victim)))
             if not self._count or self._part[victim] is NEAR:
-                return convert.pack_acknowledgement(None, "")
+                return convert.pack_acknowledgement(None)
             self.told[f"{method}_answer"] += 1
-            refusal = self._random.choice(
+            code = self._random.choice(
                 [None, RefusalCode.RATE_LIMITED, RefusalCode.NO_HANDSHAKE, RefusalCode.OLD_INCARNATION]
             )
             kind = self._random.choice(["garbage", "refusal", "abort"])
@@ -403,7 +405,7 @@ class Liar:
                 await context.abort(grpc.StatusCode.INTERNAL, REASON[:500])
             if kind == "garbage":
                 return self._random.randbytes(self._random.randint(1, 100))
-            return convert.pack_acknowledgement(refusal, REASON if refusal else "")
+            return convert.pack_acknowledgement(code and Refusal(code, REASON))
 
         return answer
 
@@ -414,8 +416,8 @@ class Liar:
         outcome = self._random.choice(SETTLING)
         if self._count and self._part[victim] in (FAR, END):
             self.told["PushModel_answer"] += 1
-            return convert.pack_push_reply(PushReply(Outcome.REFUSED, RefusalCode.SHUTTING_DOWN, REASON))
-        return convert.pack_push_reply(PushReply(outcome))
+            return convert.pack_push_reply(Refusal(RefusalCode.SHUTTING_DOWN, REASON))
+        return convert.pack_push_reply(outcome)
 
     async def _answer_pull(self, _request: bytes, context: Any) -> AsyncIterator[bytes]:
         victim = await self._called("PullModel", context)

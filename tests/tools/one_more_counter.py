@@ -73,7 +73,7 @@ def ran(out: Path) -> dict[str, Any]:
         "warnings": report["warnings"],
         "report": [report["rounds_closed"], *(row["rounds_closed"] for row in report["peers"])],
         "summary": json.loads((out / "peer-0" / "summary.json").read_text())["totals"]["rounds_closed"],
-        "status": read_status(json.loads(json.dumps(peers[0].host.status()))).totals["rounds_closed"],
+        "status": read_status(json.loads(json.dumps(peers[0].host.status())))["totals"]["rounds_closed"],
         "state": [shown["header"]["totals"]["rounds_closed"], *(p["totals"]["rounds_closed"] for p in shown["peers"])],
         "checkpoint": peers[0].host.state.checkpoint()["totals"]["rounds_closed"],
         "documents": documents(),

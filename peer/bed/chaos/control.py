@@ -86,7 +86,7 @@ def ask(directory: Path, request: dict[str, Any]) -> Any:
             sock.sendall(json.dumps(request).encode() + b"\n")
             line = sock.makefile("rb").readline()
         except OSError as error:
-            sentence = f"{directory}: no testbed runs there ({error}); start one with peer testbed --out {directory}"
+            sentence = f"{directory}: no testbed runs there ({error}). Start one with peer testbed --out {directory}"
             raise NeighborUnavailable(sentence) from error
     if not line:
         raise NeighborUnavailable(f"{directory}: the testbed has ended")

@@ -200,7 +200,7 @@ class FaultRunner:
         if event.for_s is not None:
             heapq.heappush(self._due, (time.monotonic() + event.for_s, next(self._number), event.undo()))
         line = {
-            "kind": "chaos",
+            "kind": "fault",
             "t": round(time.monotonic() - self._began, 3),
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "text": event.text(),

@@ -81,7 +81,7 @@ class Supervisor:
         self.processes: dict[int, BaseProcess] = {}
         self.exit_codes: dict[int, int] = {}
         self.on_start_failure = self.options["on_start_failure"] or (
-            "stop" if graph.manifest.start.rule == "all" else "continue"
+            "stop" if graph.manifest.start.wait_for == "all" else "continue"
         )
         self.cannot_start: set[int] = set()  # peers that failed at their first start, without a line of history
         self._starts: Counter[int] = Counter()
@@ -134,14 +134,14 @@ class Supervisor:
         place = StateDir.of_peer(self.directory, peer_id)
         self.cannot_start.discard(peer_id)
         self._starts[peer_id] += 1
-        settings = LocalSettings(
+        settings = LocalSettings.at(
             place.root,
             data_root=self.options["data_root"],
             amp=self.options["amp"],
             threads=self.threads,
             insecure=self.options["insecure"],
-            traceback=self.traceback,
         )
+        settings.traceback = self.traceback
         sockets = self.parent_sockets if gate else []  # a spawned peer inherits none
         pipes = [pipe for pair in self._pipes.values() for pipe in pair]
         arguments = (peer_id, self.graph_of(peer_id), settings, self.failpoints.get(peer_id), sockets, pipes, gate)

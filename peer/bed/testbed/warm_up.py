@@ -102,5 +102,5 @@ def _try_task(graph: Graph, data_root: Path | None) -> str:
     manifest, first = graph.manifest, graph.ids[0]
     task = load_task(manifest, len(graph.nodes), data_root=data_root)
     learner = TorchLearner(task, training_shard(task, first, manifest), batch_size=manifest.batch_size)
-    try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
+    try_learner(learner, manifest.learning_rate)
     return goal(learner.meaning)

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from coordinator_free_bootstrap.validation import refuse_without
+from coordinator_free_bootstrap.errors import Option
+from coordinator_free_bootstrap.options import refuse_given
 from peer.bed.chaos.faults import FAULTS
 
 HELP_OF_FAULTS = "\n\n".join(
@@ -54,7 +55,8 @@ def chaos(
 
     if sum(choice is not None for choice in (script, seed, at_once)) != 1:
         raise UsageError("peer chaos: give one of --script FILE, --seed NUMBER or --now EVENT")
-    refuse_without("with --seed", seed is not None, **{"for": duration})
+    if seed is None:
+        refuse_given(f"{Option('seed')} is not given", **{"for": duration})
     lasts_s, every_s = _seconds(duration or "60:5")
     graph = load_graph(directory / "graph.json")
     if seed is not None:

@@ -9,20 +9,19 @@ from typing import Annotated
 
 import typer
 
-from coordinator_free_bootstrap.errors import named_by_set
-from coordinator_free_bootstrap.options import fields_of
-from coordinator_free_bootstrap.validation import refuse_without
+from coordinator_free_bootstrap.errors import written_as
+from coordinator_free_bootstrap.options import fields_of, refuse_given
 from peer.bed.options import BedOptions, Computing, bed_options
 from peer.cli.declared import takes_options
 from peer.cli.json_output import json_option
-from peer.cli.problem import local_settings, set_keys
+from peer.cli.problem import by_set, local_settings, set_keys
 from peer.cli.trace import traceback_wanted
 
 IN_SETTINGS = tuple(fields_of(Computing))
 
 
 @takes_options("options", BedOptions, *(name for name in fields_of(BedOptions) if name not in IN_SETTINGS))
-@named_by_set(*IN_SETTINGS)
+@written_as(by_set(IN_SETTINGS))
 def testbed(
     *,
     graph_file: Annotated[
@@ -75,7 +74,8 @@ def testbed(
     from peer.view.page.process import PACKAGES, beside
     from peer.view.verbs.report import report
 
-    refuse_without("without a graph file", graph_file is None, peers=peers, kind=kind)
+    if graph_file is not None:
+        refuse_given("a graph file is given", peers=peers, kind=kind)
     console = Console(stderr=True, markup=False)
     if page:
         require(PACKAGES, "--page")

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator_free_bootstrap.validation import refuse_without
-from peer.cli.problem import Amp, DataRoot, Settings
+from coordinator_free_bootstrap.errors import Option
+from coordinator_free_bootstrap.options import refuse_given
+from peer.cli.declared import takes_options
+from peer.cli.problem import Settings
+from peer.lab.options import SimulatedOptions
 
 if TYPE_CHECKING:
     from peer.lab.blocks import Block
@@ -29,7 +32,9 @@ app = typer.Typer(
 @app.command(
     epilog="Example: peer experiment run papers/dfca/dfca-table1-mnist-k2.toml --scale 0.1 --seeds 3 --data-root data"
 )
+@takes_options("local", SimulatedOptions, "device", "amp", "data_root", "threads")
 def run(
+    *,
     file: Annotated[Path, typer.Argument(help="Experiment file, see papers/.", show_default=False, readable=False)],
     scale: Annotated[float, typer.Option(help="Share of the peers and data; samples per peer do not change.")] = 1.0,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each case. Default: as in the paper.")] = None,
@@ -41,21 +46,13 @@ def run(
             "same, always or never trained as one; processes: a testbed with real sockets. @RAY: run the cases "
             "and seeds as tasks of a Ray cluster, many at a time, with the same results: @local, Ray on this machine for this "
             "command; @auto, the cluster that this machine is a node of; @HOST:PORT of it; @ray://HOST:PORT of another. Needs "
-            "coordinator-free[ray] here and on every node; nodes without the files of --data-root get them once.",
+            "coordinator-free\\[ray] here and on every node; nodes without the files of --data-root get them once.",
         ),
     ] = "simulated",
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="cpu, cuda, cuda:N, mps or auto; with Ray cpu or cuda. processes: always auto.",
-            show_default="cpu; processes: auto",
-        ),
-    ] = None,
-    amp: Amp = None,
+    local: SimulatedOptions,
     out: Annotated[
         Path, typer.Option(help="Folder for results: one JSON file per case and seed.", readable=False)
     ] = Path("out/experiments"),
-    data_root: DataRoot = None,
     cases: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,9 +61,6 @@ def run(
         ),
     ] = None,
     settings: Settings = None,
-    threads: Annotated[
-        int, typer.Option(min=1, help="Not of processes: PyTorch threads, and receivers that fold at the same time.")
-    ] = 1,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the run directories, with models, for peer report.")
     ] = False,
@@ -89,20 +83,20 @@ def run(
     from peer.lab.unfinished import refuse_other_runs
 
     kind, ray, stacked = backend_named(backend)
-    refuse_without("with --backend simulated", kind == "simulated", amp=amp)
+    if kind != "simulated":
+        refuse_given(f"{Option('backend')} is {kind}", amp=local.get("amp"), threads=local.get("threads"))
     console = Console(stderr=True, highlight=False, markup=False)
     experiment = load_experiment(file)
     chosen = Scale(scale, tuple(settings or ()))
     if ray is None:
-        on = device_of(kind, device)
+        on = device_of(kind, local.get("device"))
     else:
         from peer.lab.ray_runs import device_on_ray, run_on_ray
 
-        on = device_on_ray(device, kind)
-    local = SimulatedSettings(
-        data_root=data_root, device=on, amp=amp, threads=threads, fold_threads=threads, stacked=stacked, models=keep
-    )
-    jobs = jobs_of(experiment, chosen, seeds or experiment.seeds, kind, local, cases or [])
+        on = device_on_ray(local.get("device"), kind)
+    given: dict[str, Any] = {**local, "device": on}
+    here = SimulatedSettings(**given, stacked=stacked, models=keep)
+    jobs = jobs_of(experiment, chosen, seeds or experiment.seeds, kind, here, cases or [])
     _make_folder(out / experiment.file, "--out")
     console.print(f"{experiment.title}: {chosen.sentence(experiment)}")
     if experiment.needs:

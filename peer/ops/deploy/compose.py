@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from coordinator_free_bootstrap import Graph, dump_graph
@@ -11,7 +11,7 @@ from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.user_file import names_file
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import at_addresses
-from peer.ops.deploy.run_options import in_compose
+from peer.ops.deploy.run_options import RunOptions
 from peer.ops.deploy.task_file import WORKDIR, user_files
 from peer.ops.deploy.text import fill, verbatim, write
 
@@ -26,7 +26,7 @@ def compose_file(
     build: str | None = None,
     shards: bool = False,
     data: GivenData | None = None,
-    options: Sequence[str] = (),
+    options: RunOptions | None = None,
 ) -> str:
     """Return the compose file of a graph.
 
@@ -35,7 +35,7 @@ def compose_file(
         build: build context of the image; None: use an existing image.
         shards: whether each peer trains on ``$SHARDS/peer-<id>.safetensors``.
         data: that the task reads.
-        options: further words of `peer run`, for all peers.
+        options: further ones of `peer run`, for all peers.
 
     Raises:
         UsageError: a peer id is beyond the folders of the image.
@@ -61,14 +61,14 @@ def write_compose(
     build: str | None = None,
     shards: bool = False,
     data: GivenData | None = None,
-    options: Sequence[str] = (),
+    options: RunOptions | None = None,
 ) -> list[Path]:
     """Write the compose file, the graph file with the services' addresses, the task file and the monitoring; return the paths.
 
     Raises:
         UsageError: see `compose_file`; the task file cannot be deployed, or a file cannot be written.
     """
-    own = user_files(graph)
+    own = [*user_files(graph), *([options] if options else [])]
     text = compose_file(graph, build=build, shards=shards, data=data, options=options)
     targets = [{"targets": [f"peer-{i}:9400"], "labels": {"peer_id": str(i)}} for i in graph.ids]
     monitoring = out / "deploy" / "monitoring"
@@ -83,17 +83,17 @@ def write_compose(
     ]
 
 
-def _service(graph: Graph, peer_id: int, shards: bool, data: GivenData | None, more: Sequence[str]) -> str:
+def _service(graph: Graph, peer_id: int, shards: bool, data: GivenData | None, more: RunOptions | None) -> str:
     options = f'--id, "{peer_id}", --neighbors, /graph/graph.json, --state-dir, /state, --certs, /keys'
     own = f', --shard, "/shards/peer-{peer_id}.safetensors"' if shards else ""
-    own += "".join(f", {json.dumps(word)}" for word in [*(data.options if data else ()), *in_compose(more)])
+    own += "".join(f", {json.dumps(word)}" for word in [*(data.options if data else ()), *(more.words if more else ())])
     volumes = [f'"peer-{peer_id}-state:/state"', f'"peer-{peer_id}-keys:/keys:ro"', '"graph:/graph:ro"']
     volumes += ['"${SHARDS:-./shards}:/shards:ro"'] if shards else []
-    own_task = names_file(graph.manifest.task) or names_file(graph.manifest.algorithm)
-    volumes += [f'"./deploy/task:{WORKDIR}:ro"'] if own_task else []
+    own_files = names_file(graph.manifest.task) or names_file(graph.manifest.algorithm) or more
+    volumes += [f'"./deploy/task:{WORKDIR}:ro"'] if own_files else []
     volumes += [data.mount(peer_id)] if data else []
     # where the paths of task file and data are valid
-    folder = f"\n    working_dir: {WORKDIR}" if own_task or data else ""
+    folder = f"\n    working_dir: {WORKDIR}" if own_files or data else ""
     return f"""  peer-{peer_id}:
     <<: *peer
     command: [run, {options},

@@ -21,7 +21,7 @@ from peer.tasks.effect import local_options
 from peer.tasks.sources import source_named
 
 DATA = "data"
-RESERVED = ("/", "/graph", "/keys", "/state", "/tmp", WORKDIR)  # of a peer's container
+RESERVED = ("/", "/graph", "/keys", "/state", "/tmp", WORKDIR, f"{WORKDIR}/options.toml")  # of a peer's container
 
 log = logging.getLogger("peer")
 

@@ -16,7 +16,7 @@ from peer.identity.files import read_file
 from peer.ops.deploy.elsewhere import check_elsewhere, outside_services, own_ids
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import at_addresses, create_and_list_keys, key_files
-from peer.ops.deploy.run_options import in_kubernetes
+from peer.ops.deploy.run_options import RunOptions
 from peer.ops.deploy.task_file import BYTES_MAX, WORKDIR, UserFile, user_files
 from peer.ops.deploy.text import check_image, fill, write
 
@@ -49,7 +49,7 @@ class Cluster:
         peers: first and last id of the peers in this cluster; the others are elsewhere, as the graph file says. None: all.
         expose: ``LoadBalancer`` or ``NodePort``: a Service for each peer that peers elsewhere dial; None: none.
         data: that the task reads: a PersistentVolumeClaim, or ``CLAIM/FOLDER`` in it, which may have ``{id}``.
-        options: further words of `peer run`, for all peers.
+        options: further ones of `peer run`, for all peers.
 
     Raises:
         UsageError: the Kubernetes API would refuse a value, or one has no effect.
@@ -73,7 +73,7 @@ class Cluster:
     peers: tuple[int, int] | None = None
     expose: str | None = None
     data: GivenData | None = None
-    options: tuple[str, ...] = ()
+    options: RunOptions | None = None
 
     def __post_init__(self) -> None:
         check_image(self.image)
@@ -166,7 +166,7 @@ def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
             "--shards: expected CLAIM, a PersistentVolumeClaim with peer-0.safetensors, peer-1.safetensors, ... of peer data "
             "split, because run.split is 'shard', got none"
         )
-    own = user_files(graph)
+    own = (*user_files(graph), *([cluster.options] if cluster.options else []))
     for file in own:
         file.limited(BYTES_MAX, "a ConfigMap")
     check_elsewhere(graph, ids)
@@ -221,17 +221,25 @@ def _resources(cluster: Cluster) -> dict[str, str]:
 
 def _more_options(cluster: Cluster) -> str:
     """Return the options of `peer run` that not every pod has, for a shell in a block of YAML."""
-    words = ["--device", "cuda"] if cluster.gpus else []
+    given = cluster.options.names if cluster.options else ()
+    words = [] if "log" in given else ["--log", "info,json"]
+    words += ["--device", "cuda"] if cluster.gpus and "device" not in given else []
     words += ["--shard", "/shard.safetensors"] if cluster.shards else []
     words += cluster.data.options if cluster.data else []
-    words += in_kubernetes(cluster.options)
+    words += cluster.options.words if cluster.options else []
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 def _file_manifest(file: UserFile, cluster: Cluster) -> str:
     """Return the ConfigMap of a user's file."""
     content = base64.b64encode(file.content).decode()
-    return fill("task.yaml", name=cluster.name, namespace=cluster.namespace, what=file.what, content=content)
+    return fill(
+        "task.yaml", name=cluster.name, namespace=cluster.namespace, what=file.what, key=_key(file), content=content
+    )
+
+
+def _key(file: UserFile) -> str:
+    return f"{file.what}{file.path.suffix}"
 
 
 def _pod_parts(own: tuple[UserFile, ...], cluster: Cluster) -> dict[str, str]:
@@ -240,7 +248,7 @@ def _pod_parts(own: tuple[UserFile, ...], cluster: Cluster) -> dict[str, str]:
     if own or cluster.data:
         container.append(f"workingDir: {WORKDIR} # where the paths of task file and data are valid")
     for file in own:
-        item, place = f"{{key: {file.what}.py, path: {json.dumps(str(file.path))}}}", f"mountPath: {WORKDIR}"
+        item, place = f"{{key: {_key(file)}, path: {json.dumps(str(file.path))}}}", f"mountPath: {WORKDIR}"
         if (
             cluster.data or len(own) > 1
         ):  # the file alone: in the read-only mount of a ConfigMap nothing else can be mounted

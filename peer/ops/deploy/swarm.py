@@ -14,7 +14,7 @@ from coordinator_free_bootstrap.identity import Subject
 from peer.identity.files import read_file
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import at_addresses, create_and_list_keys, create_observer_key, key_files
-from peer.ops.deploy.run_options import in_compose
+from peer.ops.deploy.run_options import RunOptions
 from peer.ops.deploy.task_file import WORKDIR, UserFile, user_files
 from peer.ops.deploy.text import check_image, fill, mount, write
 
@@ -36,9 +36,8 @@ class Stack:
         nodes: host names of nodes, to which the peers are dealt in turn; a peer runs only on its node. Empty: Docker chooses.
         state: folder with ``peer-<id>`` that all nodes share; None: volumes, which do not follow a peer to another node.
         shards: folder on every node with ``peer-<id>.safetensors``; each peer can read its own.
-        page_port: of the page, on a manager; 0: no page.
         data: that the task reads, on every node.
-        options: further words of `peer run`, for all peers.
+        options: further ones of `peer run`, for all peers.
 
     Raises:
         UsageError: Docker would refuse a value.
@@ -49,9 +48,8 @@ class Stack:
     nodes: tuple[str, ...] = ()
     state: str | None = None
     shards: str | None = None
-    page_port: int = 7480
     data: GivenData | None = None
-    options: tuple[str, ...] = ()
+    options: RunOptions | None = None
 
     def __post_init__(self) -> None:
         check_image(self.image)
@@ -84,13 +82,12 @@ def write_swarm(graph: Graph, out: Path, stack: Stack) -> list[Path]:
             "--shards: expected FOLDER, a folder on every node with peer-0.safetensors, peer-1.safetensors, ... of peer data "
             "split, because run.split is 'shard', got none"
         )
-    own = user_files(graph)
+    own = (*user_files(graph), *([stack.options] if stack.options else []))
     for file in own:
         file.limited(CONFIG_BYTES_MAX, "a config of Docker")
     pinned, keys = create_and_list_keys(at_addresses(graph, ADDRESS), out / "keys")
-    if stack.page_port:
-        pinned, observer_keys = create_observer_key(pinned, out / "keys", OBSERVER)
-        keys += observer_keys
+    pinned, observer_keys = create_observer_key(pinned, out / "keys", OBSERVER)
+    keys += observer_keys
     text = dump_graph(pinned)
     if len(text.encode()) > CONFIG_BYTES_MAX:
         raise UsageError(
@@ -119,10 +116,9 @@ class _Writer:
         """Return the stack file."""
         stack = self.stack
         services = "\n".join(map(self._peer, self.graph.ids))
-        page = self._page() if stack.page_port else ""
+        page = self._page()
         volumes = [f"peer-{i}-state" for i in self.graph.ids] if stack.state is None else []
-        volumes += ["page"] if stack.page_port else []
-        lines = [f"  {name}: {{}}" for name in volumes]
+        lines = [f"  {name}: {{}}" for name in (*volumes, "page")]
         if stack.data and stack.data.volume:
             lines += [
                 f"  {name}: {{external: true}}" for name in dict.fromkeys(map(stack.data.for_peer, self.graph.ids))
@@ -131,14 +127,12 @@ class _Writer:
             "stack.yml",
             peers=len(self.graph.nodes),
             image=stack.image,
-            page_port=stack.page_port,
             services=services,
             page=page,
-            page_network="  page: {driver: overlay}\n" if page else "",
             graph=self.graph_name,
             configs=_files(self.configs),
             secrets=_files(self.secrets),
-            volumes="volumes:\n" + "\n".join(lines) if lines else "",
+            volumes="\n".join(lines),
         )
 
     def _peer(self, peer_id: int) -> str:
@@ -171,8 +165,8 @@ class _Writer:
 
     @property
     def _options(self) -> list[str]:
-        data = self.stack.data
-        return [*(data.options if data else ()), *in_compose(self.stack.options)]
+        data, options = self.stack.data, self.stack.options
+        return [*(data.options if data else ()), *(options.words if options else ())]
 
     def _node(self, peer_id: int) -> list[str]:
         nodes = self.stack.nodes
@@ -181,7 +175,7 @@ class _Writer:
     def _page(self) -> str:
         secret, certificate = self._key(OBSERVER)
         configs = f"{{source: {self.graph_name}, target: /graph/graph.json}}, {certificate}"
-        return fill("stack-page.yml", image=self.stack.image, port=self.stack.page_port, configs=configs, secret=secret)
+        return fill("stack-page.yml", image=self.stack.image, configs=configs, secret=secret)
 
     def _key(self, subject: Subject) -> tuple[str, str]:
         """Note a key as a secret and its certificate as a config; return the entries of the service that gets them."""

@@ -13,6 +13,7 @@ from coordinator_free_bootstrap.graph import split_address
 from peer.identity.files import read_file
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import create_and_list_keys, key_files
+from peer.ops.deploy.run_options import RunOptions
 from peer.ops.deploy.task_file import user_files
 from peer.ops.deploy.text import fill, write
 from peer.wire.security import is_loopback
@@ -26,7 +27,7 @@ def write_systemd(
     graph: Graph,
     out: Path,
     *,
-    options: str = "",
+    options: RunOptions | None = None,
     data: GivenData | None = None,
 ) -> list[Path]:
     """Write the unit and ``peer-<id>.tar.gz`` for each peer; missing keys are generated under ``out/keys``.
@@ -37,7 +38,7 @@ def write_systemd(
     Args:
         graph: with the addresses of the devices.
         out: folder for the files.
-        options: further options of `peer run` on all devices.
+        options: further ones of `peer run`, on all devices.
         data: folder or file of every device, which the unit mounts below the folder where it starts the peer.
 
     Returns:
@@ -53,14 +54,15 @@ def write_systemd(
     folder = f"/{TASK}" if own or data else "%S/coordinator-free"
     mounted = _mounted(data, graph) if data else ""
     unit = fill("peer.service", folder=folder, data=mounted)
-    options = " ".join(filter(None, [options, f"--data-root {_place(data)}" if data and data.builtin else ""]))
+    words = [f"--options /{HOME}/{options.path}"] if options else []
+    words += [f"--data-root {_place(data)}"] if data and data.builtin else []
     text = dump_graph(graph)
     paths = [write(out / "coordinator-free.service", unit)]
     for peer_id in graph.ids:
         files = key_files(out / "keys", peer_id)
         content = {
             "etc/systemd/system/coordinator-free.service": (unit.encode(), 0o644),
-            f"{HOME}/peer.env": (fill("peer.env", peer_id=peer_id, options=options).encode(), 0o644),
+            f"{HOME}/peer.env": (fill("peer.env", peer_id=peer_id, options=" ".join(words)).encode(), 0o644),
             f"{HOME}/graph.json": (text.encode(), 0o644),
             f"{HOME}/peer.pem": (read_file(files.certificate, "certificate"), 0o644),
             f"{HOME}/peer.key": (read_file(files.key, "private key"), 0o600),
@@ -69,6 +71,8 @@ def write_systemd(
                 0o644,
             ),
         }
+        if options:
+            content[f"{HOME}/{options.path}"] = options.content, 0o644
         content |= {f"{TASK}/{file.path}": (file.content, 0o644) for file in own}
         folders = [TASK] if data else []
         paths.append(write(out / f"peer-{peer_id}.tar.gz", _archive(content, folders), 0o600))

@@ -33,7 +33,7 @@ class UserFile:
 
     @property
     def what(self) -> str:
-        """Its kind in names of objects: ``task`` or ``algorithm``."""
+        """Its kind in names of objects: ``task``, ``algorithm`` or ``options``."""
         return self.key.removeprefix("run.")
 
     def limited(self, bytes_max: int, holder: str) -> None:

@@ -25,9 +25,10 @@ from coordinator_free_bootstrap.errors import (
 from coordinator_free_bootstrap.rates import declared_rate
 from coordinator_free_bootstrap.strict_json import loads, printable
 from peer.core.arrivals import Arrival
-from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
+from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest
 from peer.runtime.edges import Edges
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.proxy import HttpProxy
 from peer.wire.round_ring import RoundRing
 from peer.wire.security import MutualTls
@@ -40,6 +41,7 @@ TRANSFER_S = 0.5  # well below any suspicion time: heartbeats of a running peer 
 INTERVAL_S = 60.0  # of watching; one reply is enough
 HELD = "not tested, since the running peer holds its tunnel"
 PAUSE_S = 0.2  # between two attempts to reach a neighbor
+TESTING = Refusal(RefusalCode.SHUTTING_DOWN, "peer doctor tests this address; the peer does not run yet")
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ async def edge_tests(
     server = PeerServer(
         place,
         listen or graph.node(peer_id).address,
-        limits=manifest.limits,
+        limits=WireLimits.of(manifest),
         timeouts=manifest.timeouts,
         credentials=tls.server_credentials() if tls else None,
         identify=tls.identify if tls else None,
@@ -250,35 +252,33 @@ class _Place:
     async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
         """Note the caller; refuse, so that no neighbor waits for this peer."""
         self._event(hello.sender).set()
-        raise RemoteProtocolError(
-            RefusalCode.SHUTTING_DOWN, "peer doctor tests this address; the peer does not run yet"
-        )
+        raise RemoteProtocolError(TESTING.code, TESTING.reason)
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> RefusalCode | None:
+    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal:
         """Note the caller and refuse."""
         self._event(heartbeat.sender).set()
-        return RefusalCode.SHUTTING_DOWN
+        return TESTING
 
-    async def control(self, caller: int | None, message: Control) -> RefusalCode | None:
+    async def control(self, caller: int | None, message: Control) -> Refusal:
         """Refuse."""
-        return RefusalCode.SHUTTING_DOWN
+        return TESTING
 
-    async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
+    async def offered(self, caller: int | None, header: ModelHeader) -> Refusal:
         """Refuse."""
-        raise RemoteProtocolError(RefusalCode.SHUTTING_DOWN, "peer doctor tests this address")
+        return TESTING
 
-    async def complete(self, arrival: Arrival) -> PushReply:
+    async def complete(self, arrival: Arrival) -> Refusal:
         """Refuse; no model is accepted, so none becomes complete."""
-        raise RemoteProtocolError(RefusalCode.SHUTTING_DOWN, "peer doctor tests this address")
+        return TESTING
 
-    def lost(self, arrival: Arrival, reason: str, code: RefusalCode | None) -> None:
+    def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
         """Forget nothing: no model is accepted."""
 
-    async def pull(self, caller: int | None, request: PullRequest) -> RefusalCode:
+    async def pull(self, caller: int | None, request: PullRequest) -> Refusal:
         """Refuse."""
-        return RefusalCode.SHUTTING_DOWN
+        return TESTING
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """Return that nothing runs here."""
         return {"phase": "starting"}
 

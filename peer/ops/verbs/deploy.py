@@ -24,23 +24,12 @@ Image = Annotated[str, typer.Option(help="Image name; all nodes must be able to 
 
 
 Options = Annotated[
-    str,
+    Path | None,
     typer.Option(
-        help="Further options of peer run for all peers, such as '--discard-state --log debug'.",
-        metavar="OPTIONS",
+        help="File of further options for all peers, such as threads = 2 (TOML); see peer run --options.",
+        readable=False,
     ),
 ]
-
-
-def _words(text: str, given: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words of --options, checked against `peer run`."""
-    from peer.cli.run import run
-    from peer.ops.deploy.run_options import words_of
-
-    command = typer.Typer(add_completion=False)
-    command.command()(run)
-    known = {name for parameter in typer.main.get_command(command).params for name in parameter.opts}
-    return words_of(text, known, given)
 
 
 def _shards(metavar: str, place: str) -> Any:
@@ -72,7 +61,7 @@ def compose(
         typer.Option("--shards", help="Peers train on $SHARDS/peer-<id>.safetensors. Default for split 'shard'."),
     ] = False,
     data: Annotated[str | None, _data("DIR|VOLUME", "a folder or file of this machine, or a Docker volume")] = None,
-    options: Options = "",
+    options: Options = None,
 ) -> None:
     """Write a compose file for all peers of a graph, the graph file with the services' addresses, and monitoring.
 
@@ -81,16 +70,16 @@ def compose(
     from coordinator_free_bootstrap import load_graph
     from peer.ops.deploy.compose import compose_file, write_compose
     from peer.ops.deploy.given_data import data_here
-    from peer.ops.deploy.run_options import IN_CONTAINERS
+    from peer.ops.deploy.run_options import IN_CONTAINERS, run_options
 
-    words = _words(options, IN_CONTAINERS)
+    more = run_options(options, (*IN_CONTAINERS, "require_own_address"))
     graph = load_graph(path)
     shards = shards or graph.manifest.split == "shard"
     given = data_here(data, graph) if data else None
     if out is None:
-        typer.echo(compose_file(graph, build=build, shards=shards, data=given, options=words), nl=False)
+        typer.echo(compose_file(graph, build=build, shards=shards, data=given, options=more), nl=False)
     else:
-        _print_paths(write_compose(graph, out, build=build, shards=shards, data=given, options=words))
+        _print_paths(write_compose(graph, out, build=build, shards=shards, data=given, options=more))
 
 
 @app.command(
@@ -120,13 +109,7 @@ def swarm(
     ] = None,
     shards: Annotated[str | None, _shards("FOLDER", "Folder on every node")] = None,
     data: Annotated[str | None, _data("FOLDER|VOLUME", "a folder or file of every node, or a Docker volume")] = None,
-    options: Options = "",
-    page_port: Annotated[
-        int,
-        typer.Option(
-            min=0, max=65_535, help="Port of the page on a manager, plain HTTP on all its addresses; 0: no page."
-        ),
-    ] = 7480,
+    options: Options = None,
 ) -> None:
     """Write a stack for Docker Swarm: peers on all nodes of the swarm, and a page of the run; missing keys are generated.
 
@@ -135,7 +118,7 @@ def swarm(
     """
     from coordinator_free_bootstrap import load_graph
     from peer.ops.deploy.given_data import data_on_nodes
-    from peer.ops.deploy.run_options import IN_CONTAINERS
+    from peer.ops.deploy.run_options import IN_CONTAINERS, run_options
     from peer.ops.deploy.swarm import Stack, write_swarm
 
     graph = load_graph(path)
@@ -145,9 +128,8 @@ def swarm(
         nodes=tuple(each for each in node or () if "=" not in each),
         state=state,
         shards=shards,
-        page_port=page_port,
         data=data_on_nodes(data, graph) if data else None,
-        options=_words(options, IN_CONTAINERS),
+        options=run_options(options, IN_CONTAINERS),
     )
     _print_paths(write_swarm(graph, out, stack))
 
@@ -190,7 +172,7 @@ def kubernetes(
     ] = None,
     shards: Annotated[str | None, _shards("CLAIM", "PersistentVolumeClaim")] = None,
     data: Annotated[str | None, _data("CLAIM[/FOLDER]", "a PersistentVolumeClaim, or a folder in it")] = None,
-    options: Options = "",
+    options: Options = None,
 ) -> None:
     """Write Kubernetes manifests and a secret with the peers' keys; missing keys are generated.
 
@@ -201,7 +183,7 @@ def kubernetes(
     from peer.ops.deploy.given_data import GivenData
     from peer.ops.deploy.kubernetes import Cluster, write_kubernetes
     from peer.ops.deploy.pod_options import pod_options
-    from peer.ops.deploy.run_options import IN_CONTAINERS
+    from peer.ops.deploy.run_options import IN_CONTAINERS, run_options
 
     graph = load_graph(path)
     namespace, slash, short = name.partition("/")
@@ -214,16 +196,16 @@ def kubernetes(
         peers=id_range(peers) if peers else None,
         expose=expose,
         data=GivenData.of(data, graph) if data else None,
-        options=_words(options, IN_CONTAINERS),
+        options=run_options(options, IN_CONTAINERS),
     )
     _print_paths(write_kubernetes(graph, out, cluster))
 
 
-@app.command(epilog="Example: peer deploy systemd graph.json --options '--listen 0.0.0.0:7400' --out devices")
+@app.command(epilog="Example: peer deploy systemd graph.json --options options.toml --out devices")
 def systemd(
     path: GraphFile,
     out: Out,
-    options: Options = "",
+    options: Options = None,
     data: Annotated[str | None, _data("FOLDER", "a folder or file of every device")] = None,
 ) -> None:
     """Write a systemd unit and one archive per device with that peer's key; missing keys are generated.
@@ -232,13 +214,13 @@ def systemd(
     """
     from coordinator_free_bootstrap import load_graph
     from peer.ops.deploy.given_data import data_on_nodes
-    from peer.ops.deploy.run_options import PLACES, in_systemd
+    from peer.ops.deploy.run_options import PLACES, run_options
     from peer.ops.deploy.systemd import write_systemd
 
     graph = load_graph(path)
     given = data_on_nodes(data, graph) if data else None
-    words = in_systemd(_words(options, PLACES))
-    _print_paths(write_systemd(graph, out, options=words, data=given))
+    set_here = (*PLACES, "data_root") if given and given.builtin else PLACES
+    _print_paths(write_systemd(graph, out, options=run_options(options, set_here), data=given))
 
 
 @app.command(epilog="Example: peer deploy keys graph.json keys --out pinned.json")

@@ -117,8 +117,8 @@ def _runs(path: Path, peer_id: int, home: Path, given: dict[str, Any]) -> bool:
     try:
         own = given["listen"] or load_graph(path).node(peer_id).address
         if own and given["insecure"]:  # without keys, another peer may answer there
-            return plaintext_status(f"127.0.0.1:{own.rpartition(':')[2]}").peer_id == peer_id
-        return bool(own) and answers_here(own, key_files(peer_id, LocalSettings(home, **given)))
+            return plaintext_status(f"127.0.0.1:{own.rpartition(':')[2]}")["peer_id"] == peer_id
+        return bool(own) and answers_here(own, key_files(peer_id, LocalSettings.at(home, **given)))
     except (PeerError, OSError):  # the checks name the fault
         return False
 
@@ -141,7 +141,7 @@ def _edges(
     from peer.runtime.assembly import LocalSettings
     from peer.runtime.process import transport_security
 
-    graph, settings = load_graph(path), LocalSettings(home, **given)
+    graph, settings = load_graph(path), LocalSettings.at(home, **given)
     tls = transport_security(peer_id, graph, settings)
     tests = asyncio.run(edge_tests(graph, peer_id, tls, proxy=proxy, listen=settings.options["listen"], runs=runs))
     cost = round_cost(tests, graph, peer_id, model_bytes(graph, peer_id, shard=settings.path("shard")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,19 @@ from coordinator_free_bootstrap.errors import (
 from coordinator_free_bootstrap.graph import split_address
 from coordinator_free_bootstrap.strict_json import printable, shown
 from peer.identity.files import OBSERVER, KeyFiles, identity_files
-from peer.store.records import STATES
+from peer.store.records import STATES, PeerStatus
 from peer.store.state_dir import StateDir
 from peer.view.state.events import LoggedEvent, merged
-from peer.view.state.hearsay import Hearsay
+from peer.view.state.hearsay import with_endings
 from peer.view.state.peer_state import PeerState
-from peer.view.state.peer_status import PeerStatus, read_status
+from peer.view.state.peer_status import read_status
 from peer.view.state.places import state_directories
 from peer.view.state.reducer import EventLog
 from peer.view.state.tail import PeerTail
 from peer.view.state.view import View
 from peer.wire.client import NeighborLink
 from peer.wire.failures import CLOSED
+from peer.wire.limits import WireLimits
 from peer.wire.proxy import HttpProxy
 from peer.wire.security import MutualTls, SecureChannel, load_tls
 
@@ -55,7 +57,7 @@ async def status_of(
     link = NeighborLink(
         -1 if peer_id is None else peer_id,
         address,
-        limits=manifest.limits,
+        limits=WireLimits.of(manifest),
         timeouts=manifest.timeouts,
         security=security,
         proxy=proxy,
@@ -83,33 +85,30 @@ async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None =
             reason = _reason(error)
             return _silent(peer_id, reason + NO_PINS if tls is None and reason == CLOSED else reason)
         except RemoteProtocolError as error:
-            return _silent(peer_id, _refusal(error))
+            return _silent(peer_id, why_unusable(error))
 
     return list(await asyncio.gather(*map(one, graph.ids)))
 
 
 def answered(status: PeerStatus) -> LoggedEvent:
     """Return the event of an answer."""
-    return LoggedEvent(time.time(), status.peer_id, "status", {"status": status})
+    return LoggedEvent(time.time(), status["peer_id"], {"kind": "status", "status": status})
 
 
 def _silent(peer_id: int, reason: str) -> LoggedEvent:
-    return LoggedEvent(time.time(), peer_id, "silent", {"reason": reason})
+    return LoggedEvent(time.time(), peer_id, {"kind": "silent", "reason": reason})
 
 
-def view_of(
-    graph: Graph | None, news: list[LoggedEvent], places: Mapping[int, StateDir], heard: Hearsay | None = None
-) -> View:
+def view_of(graph: Graph | None, news: list[LoggedEvent], places: Mapping[int, StateDir]) -> View:
     """Return the state of peers that were asked; a peer that gave no answer is read from its state directory, if it has one.
 
     Args:
         graph: of the run; None: not known.
         news: what the peers answered.
         places: state directories on this machine, by peer id.
-        heard: earlier answers; they say how peers ended whose state directories are elsewhere.
     """
     log = EventLog(graph.ids if graph else ())
-    told = (heard or Hearsay()).take(news)
+    told = with_endings(news)
     news = [before if before.peer in places else after for before, after in zip(news, told, strict=True)]
     silent = [event.peer for event in news if event.kind == "silent" and event.peer in places]
     tails = [PeerTail(peer_id, places[peer_id]) for peer_id in silent if peer_id is not None]
@@ -129,21 +128,21 @@ def _reason(error: NeighborUnavailable) -> str:
     return printable(str(error).partition(": Status: ")[2] or str(error))
 
 
-def _refusal(error: RemoteProtocolError) -> str:
-    sentence = printable(error.refusal.reason)
-    if error.refusal.code is not RefusalCode.MALFORMED:
-        return f"refused: {error.refusal.code}: {sentence}"
-    return sentence if sentence.startswith("not a valid status") else f"not a valid status: {sentence}"
+def why_unusable(error: RemoteProtocolError) -> str:
+    """Return why a peer gives no usable answer: its refusal, or what is wrong with the answer."""
+    refusal = replace(error.refusal, reason=printable(error.refusal.reason))
+    if refusal.code is not RefusalCode.MALFORMED:
+        return f"refused: {refusal}"
+    return refusal.reason if refusal.reason.startswith("not a valid ") else f"not a valid status: {refusal.reason}"
 
 
-def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None, heard: Hearsay | None = None) -> View:
+def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None) -> View:
     """Ask the peers of a graph file or a testbed directory, or the plaintext peer at ``host:port``; return their state.
 
     Args:
         where: one of these.
         certs: see `observer_of`.
         proxy: dials the addresses of peers; default: they are dialed directly. Those of a testbed are on this machine.
-        heard: what was heard before, where one asks again and again.
 
     Raises:
         UsageError: ``where`` is none of these.
@@ -157,16 +156,16 @@ def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None, h
         graph = load_graph(path / "graph.json")
         files: KeyFiles = identity_files(path, OBSERVER)
         tls = load_tls(graph, OBSERVER, files) if graph.observers and files.exist() else None
-        return view_of(graph, asyncio.run(answers(graph, tls)), state_directories(path), heard)
+        return view_of(graph, asyncio.run(answers(graph, tls)), state_directories(path))
     if path.is_file():
         graph, tls = observer_of(path, certs)
-        return view_of(graph, asyncio.run(answers(graph, tls, proxy)), state_directories(path.parent), heard)
+        return view_of(graph, asyncio.run(answers(graph, tls, proxy)), state_directories(path.parent))
     try:
         split_address(where)
     except ValueError as error:
         allowed = f"a graph file, the {Option('out')} directory of a testbed, or host:port of a plaintext peer"
         raise UsageError(f"{shown(where)}: expected {allowed}, got no such file or directory") from error
-    return view_of(None, [answered(plaintext_status(where, proxy))], {}, heard)
+    return view_of(None, [answered(plaintext_status(where, proxy))], {})
 
 
 def observer_of(path: Path, certs: Path | None) -> tuple[Graph, MutualTls | None]:
@@ -211,11 +210,11 @@ def plaintext_status(address: str, proxy: HttpProxy | None = None) -> PeerStatus
             "peer status graph.json"
         ) from error
     except RemoteProtocolError as error:
-        raise NeighborUnavailable(f"{address}: {_refusal(error)}") from error
+        raise NeighborUnavailable(f"{address}: {why_unusable(error)}") from error
 
 
 def in_json(peer: PeerState) -> Any:
     """Return what is known of a peer as a JSON value: its status, the summary of a peer that has ended, or why it is silent."""
     if not peer.silent:
-        return peer.summary if peer.answer is None else peer.answer.model_dump()
+        return peer.summary if peer.answer is None else peer.answer
     return peer.silent if has_no_answer(peer) else peer.summary

@@ -20,13 +20,18 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import load_graph, save_graph
 from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps, loads, printable
+from peer.core.metric import Metric
 from peer.store.files import storage_errors, write_json
 from peer.store.history import HistoryWriter
+from peer.store.records import PeerStatus
 from peer.store.state_dir import StateDir
-from peer.view.state.peer_status import PeerStatus, read_status
-from peer.view.state.records import JsonRecord, problem_of_line
+from peer.view.live.ask import why_unusable
+from peer.view.state.peer_state import values_in
+from peer.view.state.peer_status import read_status
+from peer.view.state.records import problem_of_line
 from peer.view.state.tail import OBSERVED, PeerTail
 from peer.wire.client import NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.proxy import HttpProxy
 from peer.wire.round_ring import FIELDS_TOLD, STATE_TOLD, RecordBatch
 from peer.wire.security import MutualTls
@@ -53,7 +58,7 @@ class PeerNotes:
         completed: whether it has completed all rounds.
     """
 
-    def __init__(self, directory: Path, peer_id: int, write: Callable[[JsonRecord], None]) -> None:
+    def __init__(self, directory: Path, peer_id: int, write: Callable[[dict[str, Any]], None]) -> None:
         self.peer_id = peer_id
         self.place = StateDir.of_peer(directory, peer_id)
         self.place.root.mkdir(parents=True, exist_ok=True)
@@ -74,12 +79,13 @@ class PeerNotes:
 
     def _resume(self) -> None:
         for event in PeerTail(self.peer_id, self.place).read_history():
-            if event.kind == "start":
-                self.incarnation = event.data.get("incarnation")
-            elif event.kind == "round":
-                self.next_round = max(self.next_round, event.data["round_index"] + 1)
-            elif event.kind == "neighbor":
-                self._neighbors[str(event.data["neighbor"])] = event.data["state"]
+            data = event.data
+            if data["kind"] == "start":
+                self.incarnation = data.get("incarnation")
+            elif data["kind"] == "round":
+                self.next_round = max(self.next_round, data["round_index"] + 1)
+            elif data["kind"] == "neighbor":
+                self._neighbors[str(data["neighbor"])] = data["state"]
 
     # ---- what the peer says ---------------------------------------------------------------------------------------------
 
@@ -91,11 +97,13 @@ class PeerNotes:
             StorageError: a file cannot be written.
         """
         self._silent = ""
-        if status.incarnation != self.incarnation:
-            self.incarnation = status.incarnation
-            metric, *more = (each.model_dump(exclude={"value"}) for each in (status.metric, *status.more_metrics))
+        if status["incarnation"] != self.incarnation:
+            self.incarnation = status["incarnation"]
+            metric, *more = (
+                Metric.from_json(each).as_json() for each in (status["metric"], *status.get("more_metrics", ()))
+            )
             told = {"more_metrics": more} if more else {}
-            self._line("start", peer_id=self.peer_id, metric=metric, true_cluster=status.true_cluster, **told)
+            self._line("start", peer_id=self.peer_id, metric=metric, true_cluster=status.get("true_cluster"), **told)
             self.ended = self.completed = False
         if batch.rounds_from > self.next_round:
             rounds = {"from_round": self.next_round, "to_round": batch.rounds_from - 1}
@@ -105,7 +113,7 @@ class PeerNotes:
             line = round_line(text)
             self.next_round = max(self.next_round, line["round_index"] + 1)
             self._line("round", **line)
-        self._hear_neighbors(status.neighbors)
+        self._hear_neighbors(status["neighbors"])
         self._hear_place(status)
         self._last = status
 
@@ -122,11 +130,11 @@ class PeerNotes:
         self._neighbors = dict(neighbors)
 
     def _hear_place(self, status: PeerStatus) -> None:
-        told = (status.stage, status.round_index, status.waiting_for, status.owed_to, status.neighbors)
+        told = (status["stage"], status["round_index"], status["waiting_for"], status["owed_to"], status["neighbors"])
         now = asyncio.get_running_loop().time()
         if told != self._told or now - self._told_at >= STATUS_EVERY_S:
             self._told, self._told_at = told, now
-            self._note("status", status=status.model_dump())
+            self._note("status", status=status)
 
     def end(self) -> bool:
         """Write the end of the run if the last status said so, now that the peer has stopped; return whether it did."""
@@ -134,20 +142,20 @@ class PeerNotes:
         word = ending_of(status) if status is not None else None
         if status is None or word is None:
             return False
-        over = status.round_index >= status.rounds_total
+        over = status["round_index"] >= status["rounds_total"]
         if word in LINES:
-            self._line(LINES[word] if word != "alone" or over else "leave", rounds_completed=status.round_index)
+            self._line(LINES[word] if word != "alone" or over else "leave", rounds_completed=status["round_index"])
         summary = {
             "peer_id": self.peer_id,
             "status": word,
-            "exit_code": status.exit_code,
-            "incarnation": status.incarnation,
-            "rounds_completed": status.round_index,
-            "metric": status.metric.model_dump(),
-            **({"metrics": {each.name: each.value for each in status.more_metrics}} if status.more_metrics else {}),
-            "cluster_index": status.cluster_index,
-            "totals": status.totals,
-            "refusals": status.refusals,
+            "exit_code": status.get("exit_code"),
+            "incarnation": status["incarnation"],
+            "rounds_completed": status["round_index"],
+            "metric": status["metric"],
+            **({"metrics": values_in(more)} if (more := status.get("more_metrics")) else {}),
+            "cluster_index": status["cluster_index"],
+            "totals": status["totals"],
+            "refusals": status["refusals"],
             "ended_at": _now(),
         }
         write_json(self.place.summary, summary)
@@ -226,10 +234,7 @@ class Listener:
             except NeighborUnavailable as error:
                 notes.silence(str(error).partition(": WatchStatus: ")[2] or str(error))
             except RemoteProtocolError as error:
-                said = error.refusal.reason
-                notes.silence(
-                    said if error.refusal.code is RefusalCode.MALFORMED else f"refused: {error.refusal.code}: {said}"
-                )
+                notes.silence(why_unusable(error))
             if not notes.end():
                 await asyncio.sleep(RETRY_S)
 
@@ -244,7 +249,7 @@ class Listener:
         link = NeighborLink(
             peer_id,
             self.graph.node(peer_id).address,
-            limits=manifest.limits,
+            limits=WireLimits.of(manifest),
             timeouts=manifest.timeouts,
             security=self._tls.channel(peer_id) if self._tls else None,
             proxy=self._proxy,
@@ -259,12 +264,12 @@ class Listener:
         """Hear one stream; return False if a new incarnation answers: it is asked again, for all of its rounds."""
         async for value, batch in link.watch_status(self._interval_s, since):
             status = read_status(value, notes.peer_id)
-            if since and status.incarnation != notes.incarnation:
+            if since and status["incarnation"] != notes.incarnation:
                 return False
             notes.hear(status, batch)
         return True
 
-    def _write(self, line: JsonRecord) -> None:
+    def _write(self, line: dict[str, Any]) -> None:
         with (
             storage_errors("append to", self._observed),
             open(ordinary_file(self._observed), "a", encoding="utf-8") as file,
@@ -326,14 +331,14 @@ class ListenerThread:
 
 def ending_of(status: PeerStatus) -> str | None:
     """Return how a peer ended after its last status: as a summary names it; None if that status does not say so."""
-    if status.outcome is not None:
-        return status.outcome  # else the peer goes on, or its last reply was lost
-    if status.phase not in ("finished", "leaving"):
+    if (outcome := status.get("outcome")) is not None:
+        return outcome  # else the peer goes on, or its last reply was lost
+    if status["phase"] not in ("finished", "leaving"):
         return None
-    return "completed" if status.phase == "finished" or status.round_index >= status.rounds_total else "left"
+    return "completed" if status["phase"] == "finished" or status["round_index"] >= status["rounds_total"] else "left"
 
 
-def round_line(text: str) -> JsonRecord:
+def round_line(text: str) -> dict[str, Any]:
     """Return the fields of a foreign round record that are known here, validated.
 
     Raises:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -16,6 +14,7 @@ from peer.view.report.tables import LINE_CHARACTERS_MAX, ROWS_MAX, shown
 from peer.view.state.durations import duration
 from peer.view.state.peer_state import ending
 from peer.view.state.rows import PeerRow
+from peer.view.state.timeline import TimelineEntry
 from peer.view.state.view import View
 
 NEWS_ROWS = 6  # newest entries of the timeline
@@ -65,7 +64,7 @@ def _cells(row: PeerRow, metric: Metric, total: int | None, view: View) -> tuple
     )
 
 
-def _news(entry: dict[str, Any], view: View) -> Text:
+def _news(entry: TimelineEntry, view: View) -> Text:
     seconds = max(0.0, entry["at"] - view.log.began)
     about = "" if entry["peer"] is None else f"peer {entry['peer']} "
     by = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -10,11 +12,11 @@ from rich.text import Text
 
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
+from peer.store.records import PeerStatus
 from peer.view.live.ask import ENDED, has_no_answer
 from peer.view.report.tables import shown
 from peer.view.state.events import seconds_of
 from peer.view.state.peer_state import PeerState, ending
-from peer.view.state.peer_status import PeerStatus
 from peer.view.state.places import listed
 from peer.view.state.reducer import RunState
 from peer.view.state.view import View, alive
@@ -42,8 +44,9 @@ def status_table(view: View) -> RenderableType:
         cells = _cells(view, state, peer, metric)
         table.add_row(str(peer.peer_id), *(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
     short = len(state.peers) > WRAPPED_PEERS_MAX
-    wrap = {"no_wrap": True, "overflow": "ellipsis"} if short else {}
-    return Group(table, *[Text(note, style="yellow", **wrap) for note in notes(view, state)])  # type: ignore[arg-type]
+    overflow: Literal["ellipsis"] | None = "ellipsis" if short else None
+    lines = [Text(note, style="yellow", no_wrap=short or None, overflow=overflow) for note in notes(view, state)]
+    return Group(table, *lines)
 
 
 def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tuple[str, ...]:
@@ -52,8 +55,8 @@ def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tupl
     silent, known = has_no_answer(peer), bool(peer.lines or peer.summary or peer.answer)
     waiting = "-"
     if row.waits_for and answer is not None:  # files of a silent peer name neighbors too, without a time
-        waiting = f"{age(answer.waiting_s)}: {', '.join(map(str, row.waits_for))}"
-    unchanged_s = answer.unchanged_s if answer is not None else state.at - _last_word_at(peer)
+        waiting = f"{age(answer['waiting_s'])}: {', '.join(map(str, row.waits_for))}"
+    unchanged_s = answer["unchanged_s"] if answer is not None else state.at - _last_word_at(peer)
     return (
         row.stage or ending(row.status, row.exit_code),
         _round(view, peer) if known else "-",
@@ -64,7 +67,7 @@ def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tupl
         ),
         shown(row.cluster),
         row.silent if silent else waiting,
-        f"{alive(peer)}/{len(answer.neighbors)}" if answer is not None else "-",
+        f"{alive(peer)}/{len(answer['neighbors'])}" if answer is not None else "-",
         age(unchanged_s) if known and peer.said_at else "-",
     )
 
@@ -76,7 +79,7 @@ def _last_word_at(peer: PeerState) -> float:
 
 def _round(view: View, peer: PeerState) -> str:
     manifest = view.graph.manifest if view.graph else None
-    said = peer.answer.rounds_total if peer.answer is not None else None
+    said = peer.answer["rounds_total"] if peer.answer is not None else None
     total = said or (manifest.rounds if manifest else "?")
     return f"{peer.rounds_completed}/{total}"
 
@@ -105,8 +108,8 @@ def _note(view: View, state: RunState, peer: PeerState) -> str:
         return printable(peer.silent) + _of_files(peer)
     if (answer := peer.present_answer) is None:
         return ""
-    if answer.storage_error:
-        return printable(answer.storage_error)
+    if answer["storage_error"]:
+        return printable(answer["storage_error"])
     row = view.peer(peer, state)
     if any(peer.neighbors.get(n) == "suspect" for n in row.waits_for):
         return _waited(answer, row.why)
@@ -123,18 +126,18 @@ def sentence(view: View, state: RunState, peer: PeerState) -> str:
         return f"{line}, as peer {listed(told_by)} says" if told_by else line
     row = view.peer(peer, state)
     line = f"round {_round(view, peer).replace('/', ' of ')}, {row.stage}"
-    neighbors = answer.neighbors
+    neighbors = answer["neighbors"]
     line += f"; {alive(peer)} of {len(neighbors)} neighbors alive"
     others = [f"{n} {word}" for n, word in neighbors.items() if word != "alive"]
     line += f" ({', '.join(others)})" if others else ""
     line += f"; {_waited(answer, row.why)}" if row.why else ""
     line += f"; {row.alone}" if row.alone else ""
-    line += f"; {printable(answer.storage_error)}" if answer.storage_error else ""
+    line += f"; {printable(answer['storage_error'])}" if answer["storage_error"] else ""
     return line
 
 
 def _waited(answer: PeerStatus, why: list[str]) -> str:
-    return f"has waited {answer.waiting_s:.1f} s for {printable('; for '.join(why))}"
+    return f"has waited {answer['waiting_s']:.1f} s for {printable('; for '.join(why))}"
 
 
 def _of_files(peer: PeerState) -> str:

@@ -65,7 +65,7 @@ class TestbedWatcher:
 
     def mean_metric(self) -> float | None:
         """Return the mean over peers of the last metric; None before the first evaluation."""
-        known = [v for peer in self.tail.log.peers.values() if (v := peer.latest("metric_value")) is not None]
+        known = [v for peer in self.tail.log.peers.values() if (v := peer.last.get("metric_value")) is not None]
         return sum(known) / len(known) if known else None
 
     @property
@@ -84,7 +84,7 @@ class TestbedWatcher:
         header, peers = self.view.header(state), list(state.peers.values())
         low, high, total = header.rounds_min, header.rounds_max, header.rounds_total
         span = str(low) if low == high else f"{low}..{high}"
-        clusters = Counter(found for peer in peers if (found := peer.latest("cluster_index")) is not None)
+        clusters = Counter(found for peer in peers if (found := peer.last.get("cluster_index")) is not None)
         sizes = "+".join(str(count) for _, count in sorted(clusters.items())) or "-"
         words = {"missing": "not started"}
         states = ", ".join(f"{count} {words.get(word, word)}" for word, count in header.states.items())

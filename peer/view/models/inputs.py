@@ -26,7 +26,7 @@ from peer.tasks.table import NOTHING, Table, is_table, read_table
 
 ALLOWED = "a .npy, .npz or .safetensors file, a .csv, .tsv or .parquet table, a picture, or a folder of pictures"
 ARRAY_SUFFIXES = frozenset({".npy", ".npz", ".safetensors"})
-READER = Option("input")  # of the samples, in messages
+READER = "INPUT"  # of the samples, in messages: the argument of peer predict
 ARRAY_NAME = "x"  # of the samples, in a file of several arrays
 
 _UNREADABLE = (
@@ -47,7 +47,7 @@ class PredictionInputs:
         reading: what was detected in the table, or converted in the pictures.
     """
 
-    x: NDArray[Any] | dict[str, NDArray[Any]]
+    x: np.ndarray | dict[str, np.ndarray]
     files: tuple[str, ...] | None = None
     unused: tuple[str, ...] = ()
     reading: str | None = None
@@ -73,7 +73,7 @@ def read_inputs(
     unused: tuple[str, ...] = ()
     reading: str | None = None
     if not path.exists():
-        raise TaskError(f"{Option('input')}: {path} cannot be read: there is no such file. Give {ALLOWED}.")
+        raise TaskError(f"{READER}: {path} cannot be read: there is no such file. Give {ALLOWED}.")
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
         raw, files, reading = _pictures(path, sample_shape, preprocessing)
     elif is_table(path):
@@ -81,13 +81,13 @@ def read_inputs(
     elif path.suffix in ARRAY_SUFFIXES:
         raw = _array(path)
     else:
-        raise TaskError(f"{Option('input')}: {path}: expected {ALLOWED}, got the ending {path.suffix!r}")
+        raise TaskError(f"{READER}: {path}: expected {ALLOWED}, got the ending {path.suffix!r}")
     if raw.shape == sample_shape:
         raw = raw[None]
     if raw.shape[1:] != sample_shape or not len(raw):
         shape = ", ".join(map(str, sample_shape))
         raise TaskError(
-            f"{Option('input')}: {path}: expected [samples, {shape}] or [{shape}], got an array of shape "
+            f"{READER}: {path}: expected [samples, {shape}] or [{shape}], got an array of shape "
             f"{list(raw.shape)}. Give samples of the shape that the model was trained on."
         )
     converted = _converted(path, raw, dtype)
@@ -95,7 +95,7 @@ def read_inputs(
         return PredictionInputs(converted, files, unused, reading)
     if files is None and preprocessing.divisor != 1.0 and dtype == "float32" and 0 < np.abs(raw).max() <= 1:
         raise TaskError(
-            f"{Option('input')}: {path}: expected raw values 0..{preprocessing.divisor:g}, got values up to "
+            f"{READER}: {path}: expected raw values 0..{preprocessing.divisor:g}, got values up to "
             f"{np.abs(raw).max():.4g}, which seem to be scaled already. Give these, or {Option('preprocessed')} if "
             "the samples are inputs of the model."
         )
@@ -119,29 +119,27 @@ def read_named_inputs(path: Path, shapes: Mapping[str, Sequence[int]], dtypes: M
     wanted = ", ".join(f"{name} {[*map(str, ('samples', *shape))]}".replace("'", "") for name, shape in shapes.items())
     if path.suffix not in {".npz", ".safetensors"}:
         raise TaskError(
-            f"{Option('input')}: {path}: expected a .npz or .safetensors file with the arrays {wanted} for a model "
+            f"{READER}: {path}: expected a .npz or .safetensors file with the arrays {wanted} for a model "
             f"with several inputs, got the ending {path.suffix!r}"
         )
     arrays = _arrays(path)
     found = {name: list(array.shape) for name, array in arrays.items()}
     first = next(iter(found.get(next(iter(shapes)), [])), 0)
     if not first or any(found.get(name) != [first, *shapes[name]] for name in shapes):
-        raise TaskError(
-            f"{Option('input')}: {path}: expected {wanted}, with equally many samples, got the arrays {found}"
-        )
+        raise TaskError(f"{READER}: {path}: expected {wanted}, with equally many samples, got the arrays {found}")
     return PredictionInputs(
         {name: _converted(path, arrays[name], dtypes[name]) for name in shapes}, None, tuple(arrays.keys() - shapes)
     )
 
 
-def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
+def _converted(path: Path, raw: np.ndarray, dtype: str) -> np.ndarray:
     """Return the samples as float32 or int64.
 
     Raises:
         TaskError: a value is not a finite number or, for int64, not an integer.
     """
     if raw.dtype.kind not in "fiub":
-        raise TaskError(f"{Option('input')}: {path}: expected numbers, got dtype {raw.dtype}. Convert them to {dtype}.")
+        raise TaskError(f"{READER}: {path}: expected numbers, got dtype {raw.dtype}. Convert them to {dtype}.")
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is reported
         if dtype == "float32":
             wrong = ~np.isfinite(raw.astype(np.float32))
@@ -153,17 +151,17 @@ def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
         place = tuple(np.argwhere(wrong)[0].tolist())
         allowed = "finite float32 numbers" if dtype == "float32" else "integers, such as token ids"
         raise TaskError(
-            f"{Option('input')}: {path}: sample {place[0]}, position {list(place[1:])}: expected {allowed}, got "
+            f"{READER}: {path}: sample {place[0]}, position {list(place[1:])}: expected {allowed}, got "
             f"{raw[place]}. Correct or remove the sample."
         )
     return np.ascontiguousarray(raw, dtype=dtype)
 
 
-def _array(path: Path) -> NDArray[Any]:
+def _array(path: Path) -> np.ndarray:
     return _chosen(path, _arrays(path))
 
 
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+def _arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a file by name; the one of a ``.npy`` file is called `ARRAY_NAME`."""
     try:
         if path.suffix == ".safetensors":
@@ -173,16 +171,16 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
             found = np.load(stream, allow_pickle=False)
             return {ARRAY_NAME: found} if isinstance(found, np.ndarray) else {name: found[name] for name in found.files}
     except _UNREADABLE as error:
-        raise TaskError(f"{Option('input')}: {path} cannot be read: {error}. Write the file again.") from error
+        raise TaskError(f"{READER}: {path} cannot be read: {error}. Write the file again.") from error
 
 
-def _chosen(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+def _chosen(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     if len(arrays) == 1:
         return next(iter(arrays.values()))
     if ARRAY_NAME not in arrays:
         found = ", ".join(sorted(arrays)) or "none"
         raise TaskError(
-            f"{Option('input')}: {path}: expected one array, or several with the samples in {ARRAY_NAME!r}, got the "
+            f"{READER}: {path}: expected one array, or several with the samples in {ARRAY_NAME!r}, got the "
             f"arrays {found}"
         )
     return arrays[ARRAY_NAME]
@@ -217,7 +215,7 @@ def _table(
 def _rows(path: Path, known: Columns | None, names: Sequence[str]) -> Table:
     """Return a table of one row or more, read as that of the training where its text leaves something open."""
     raw = list(names) if known is None else [name for name, _ in known.kinds]
-    table = read_table(path, str(READER), known=raw, likely=NOTHING if known is None else known.form)
+    table = read_table(path, READER, known=raw, likely=NOTHING if known is None else known.form)
     if not table.rows:
         raise TaskError(f"{READER}: {path}: expected one sample per row, got no rows")
     return table
@@ -288,20 +286,18 @@ def _json_lines(path: Path) -> list[Any]:
 
 def _pictures(
     path: Path, sample_shape: tuple[int, ...], preprocessing: Preprocessing | None
-) -> tuple[NDArray[Any], tuple[str, ...], str | None]:
+) -> tuple[np.ndarray, tuple[str, ...], str | None]:
     """Return a picture or a folder of pictures with the values 0..divisor, their names, and what was converted."""
     if preprocessing is None:
         raise TaskError(
-            f"{Option('input')}: {path}: expected arrays and tables with {Option('preprocessed')}, got pictures, "
-            "which are raw"
+            f"{READER}: {path}: expected arrays and tables with {Option('preprocessed')}, got pictures, which are raw"
         )
     paths = [path]
     if path.is_dir():
         paths = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     if not paths:
         raise TaskError(
-            f"{Option('input')}: {path}: expected one of {', '.join(sorted(IMAGE_SUFFIXES))}, got a folder without "
-            "pictures"
+            f"{READER}: {path}: expected one of {', '.join(sorted(IMAGE_SUFFIXES))}, got a folder without pictures"
         )
     pictures = [read_pixels(p, sample_shape) for p in paths]
     pixels = np.stack([picture.pixels for picture in pictures])

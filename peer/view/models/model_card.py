@@ -12,6 +12,7 @@ from typing import Any
 
 from coordinator_free_bootstrap import Manifest
 from coordinator_free_bootstrap.strict_json import printable
+from coordinator_free_bootstrap.validation import counted
 from peer.core.metric import Metric
 from peer.view.report.report import Report
 from peer.view.report.tables import state_text
@@ -92,7 +93,7 @@ def _data(manifest: Manifest, metadata: Mapping[str, str], peer: PeerRun) -> lis
         ("task", manifest.task),
         ("options of the task", manifest.task_options or "none"),
         ("split", f"{manifest.split}, {json.dumps(manifest.split_options)}, seed {manifest.data_seed}"),
-        ("training samples of this peer", peer.state.start.get("samples", "not known")),
+        ("training samples of this peer", peer.last.get("samples", "not known")),
         ("peers", metadata.get("peers", "not known")),
         ("preprocessing", metadata.get("preprocessing", "not declared")),
     ]
@@ -103,7 +104,7 @@ def _algorithm(manifest: Manifest, metadata: Mapping[str, str]) -> list[tuple[st
         ("algorithm", metadata.get("algorithm", manifest.algorithm)),
         ("options", manifest.options or "none"),
         ("rounds completed", f"{metadata.get('rounds_completed', 'not known')} of {manifest.rounds}"),
-        ("local training", f"{manifest.local_epochs} {manifest.local_unit}, batches of {manifest.batch_size}"),
+        ("local training", f"{counted(manifest.local_epochs, 'epoch')}, batches of {manifest.batch_size} samples"),
         (
             "optimizer",
             f"{manifest.optimizer}, learning rate {manifest.learning_rate:g}, momentum {manifest.momentum:g}",

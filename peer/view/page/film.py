@@ -11,11 +11,12 @@ from statistics import median
 from typing import Any
 
 from coordinator_free_bootstrap.strict_json import printable
+from peer.core.counters import Totals
 from peer.core.metric import Metric
-from peer.store.records import PHASES
+from peer.store.records import NO_STATE, PHASES, RoundLine
 from peer.view.state.more_metrics import values_of
 from peer.view.state.reducer import EventLog, RoundCell
-from peer.view.state.rows import JSON
+from peer.view.state.rows import JSON, GraphPicture, StateMessage
 from peer.view.state.view import View, present, statistics
 
 DIGITS = 6  # after the point, of numbers in columns
@@ -81,7 +82,7 @@ class Film:
     def _edges(self) -> list[tuple[int, int]]:
         return [(edge.a, edge.b) for edge in self.view.edges(self.log.state())]
 
-    def _state(self, view: JSON) -> JSON:
+    def _state(self, view: StateMessage) -> JSON:
         began = self._began
         events = [entry | {"at": round(entry["at"] - began, 3)} for entry in view["timeline"]]
         header = view["header"] | {"seconds": round(max(0.0, view["at"] - began), 3)}
@@ -153,7 +154,7 @@ class Film:
             "seconds": [round(max(0.0, cell.at - self._began), 3) for cell in cells],
             "sent": [cell.payload_bytes for cell in cells],
             "alive": [line.get("neighbors_alive") for line in lines],
-            "lonely": [line.get("rounds_alone") or 0 for line in lines],
+            "lonely": [Totals.of(line).rounds_alone for line in lines],
             "folded": [folded(line, neighbors) for line in lines],
             "missing": [line.get("missing") or [] for line in lines],
         }
@@ -163,20 +164,21 @@ class Film:
         if metrics := self.view.more_metrics():
             rows = [values_of(line, metrics) for line in lines]
             columns |= {f"more{at}": [rounded(row[at]) for row in rows] for at in range(len(metrics))}
-        found = {
+        found: dict[str, list[Any]] = {
             "mixture": [mixture(line) for line in lines],
-            "collaborators": [(line.get("state") or {}).get("collaborators") for line in lines],
+            "collaborators": [(line.get("state") or NO_STATE).get("collaborators") for line in lines],
         }
         return columns | {name: values for name, values in found.items() if any(value is not None for value in values)}
 
-    def _changes(self, cursor: int) -> tuple[list[list[Any]], list[list[Any]]]:
+    def _changes(self, cursor: int) -> tuple[list[list[object]], list[list[object]]]:
         """Return [seconds, peer, status] and [seconds, peer, neighbor, state] of the news after a cursor."""
-        statuses, links = [], []
+        statuses: list[list[object]] = []
+        links: list[list[object]] = []
         for position, event in self.log.news:
             if position <= cursor:
                 continue
             at = round(max(0.0, event.at - self._began), 3)
-            if event.kind == "neighbor":
+            if event.data["kind"] == "neighbor":
                 subject, state = event.data["neighbor"], event.data["state"]
                 links.append([at, event.peer, subject, state])
                 if state in ("dead", "alive"):
@@ -200,13 +202,13 @@ def neighbors_of(edges: list[tuple[int, int]]) -> dict[int, list[int]]:
     return {peer_id: sorted(others) for peer_id, others in found.items()}
 
 
-def folded(line: JSON, neighbors: list[int]) -> str:
+def folded(line: RoundLine, neighbors: list[int]) -> str:
     """Return how many models a round folded from each neighbor: one digit of base 36 a neighbor, at most 35."""
     counts = Counter([arrival[0] for arrival in line.get("folded") or ()])
     return "".join([_BASE_36[min(counts[neighbor], FOLDED_MAX)] for neighbor in neighbors])
 
 
-def mixture(line: JSON) -> list[float] | None:
+def mixture(line: RoundLine) -> list[float] | None:
     """Return the weights of the clusters after a round, or None."""
     state = line.get("state") or {}
     weights = state.get("soft_mixture") or state.get("mixture")
@@ -218,7 +220,7 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, DIGITS)
 
 
-def layout(picture: JSON | None, ids: list[int]) -> list[list[float]]:
+def layout(picture: GraphPicture | None, ids: list[int]) -> list[list[float]]:
     """Return x and y of each peer, 0 to 1, y down; a circle without a picture of the graph."""
     from math import cos, pi, sin
 

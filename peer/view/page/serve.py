@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from coordinator_free_bootstrap.errors import ConfigError, Option
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option
 from peer.view.page.access import LOOPBACK, Access
 from peer.view.page.server import Source, page_app
 
@@ -90,7 +90,10 @@ def bound(host: str, port: int) -> socket.socket:
         listener.listen()
     except OSError as error:
         raise ConfigError(
-            f"{Option('host')} {host} {Option('port')} {port}: expected an address of this machine and a free port, "
-            f"got {error.strerror or error}"
+            ConfigProblem(
+                Option("listen"),
+                "an address of this machine and a free port",
+                f"{host}:{port} ({error.strerror or error})",
+            )
         ) from error
     return listener

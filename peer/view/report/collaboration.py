@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from peer.store.records import NO_STATE
 from peer.view.state.run_files import RunFiles
 
 RENAMED = 1  # the true cluster of the peers whose labels the split `label_flip` renames
@@ -19,17 +20,19 @@ Links = dict[int, list[int]]  # peer -> its collaborators
 
 def links(run: RunFiles) -> Links:
     """Return the collaborators of each peer after its last evaluated round, for peers that have chosen some or none."""
-    states = {peer.peer_id: peer.last.get("state") or {} for peer in run.peers}
-    return {i: list(state["collaborators"]) for i, state in states.items() if state.get("collaborators") is not None}
+    chosen = {peer.peer_id: peer.algorithm_state.get("collaborators") for peer in run.peers}
+    return {i: others for i, others in chosen.items() if others is not None}
 
 
 def first_links(run: RunFiles) -> Links:
     """Return the collaborators that each peer chose first, for peers that have chosen some or none."""
-    states = {peer.peer_id: [line.get("state") or {} for _, line in sorted(peer.rounds.items())] for peer in run.peers}
-    chosen = {
-        i: [s["collaborators"] for s in found if s.get("collaborators") is not None] for i, found in states.items()
-    }
-    return {i: list(found[0]) for i, found in chosen.items() if found}
+    found: Links = {}
+    for peer in run.peers:
+        for _, line in sorted(peer.rounds.items(), reverse=True):
+            others = (line.get("state") or NO_STATE).get("collaborators")
+            if others is not None:
+                found[peer.peer_id] = others
+    return found
 
 
 def collaboration(run: RunFiles) -> dict[str, Any] | None:
@@ -49,8 +52,8 @@ def collaboration(run: RunFiles) -> dict[str, Any] | None:
     true = {i: cluster for i, cluster in known.items() if cluster is not None}
     renames = run.manifest is not None and run.manifest.split == "label_flip"
     peers = len(run.peers)
-    found = [peer.last.get("state") or {} for peer in run.peers]
-    candidates = [len(state["candidates"]) for state in found if state.get("candidates") is not None]
+    known_candidates = (peer.algorithm_state.get("candidates") for peer in run.peers)
+    candidates = [len(peers) for peers in known_candidates if peers is not None]
     return {
         "collaborators": {str(i): others for i, others in sorted(chosen.items())},
         "candidates_mean": float(np.mean(candidates)) if candidates else None,

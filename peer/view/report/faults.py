@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from coordinator_free_bootstrap.validation import counted
 from peer.store.files import storage_errors
 from peer.view.report.plots import COLORS, PALE, TEXT_COLOR, make_figure
 from peer.view.state.events import seconds_of
+from peer.view.state.records import FaultLine
 from peer.view.state.run_files import RunFiles
 
 if TYPE_CHECKING:
@@ -31,12 +32,18 @@ class Span:
     end_s: float
 
 
-def timeline_of(run: RunFiles) -> list[dict[str, Any]]:
-    """Return the valid lines of a run's timeline with ``at`` (Unix seconds); [] for a run without faults."""
-    return [event.data | {"at": event.at} for _, event in run.log.news if event.kind == "fault"]
+class TimedFault(FaultLine):
+    """A fault with its time in Unix seconds."""
+
+    at: float
 
 
-def spans(lines: list[dict[str, Any]], began: float, end_s: float) -> list[Span]:
+def timeline_of(run: RunFiles) -> list[TimedFault]:
+    """Return the faults of a run; [] for a run without."""
+    return [{**event.data, "at": event.at} for _, event in run.log.news if event.data["kind"] == "fault"]
+
+
+def spans(lines: list[TimedFault], began: float, end_s: float) -> list[Span]:
     """Return each fault with the event that ended it; a fault without one lasts until ``end_s``."""
     done = [line for line in lines if line["result"] == "done"]
     found = []
@@ -50,7 +57,7 @@ def spans(lines: list[dict[str, Any]], began: float, end_s: float) -> list[Span]
     return found
 
 
-def _ends(later: dict[str, Any], line: dict[str, Any], peer: int | None) -> bool:
+def _ends(later: FaultLine, line: FaultLine, peer: int | None) -> bool:
     if peer is not None:  # the undo, or another fault of the process
         return "heal" not in (later["do"], later["undo"]) and peer in (later.get("peers") or ())
     if later["do"] != "heal":
@@ -58,7 +65,8 @@ def _ends(later: dict[str, Any], line: dict[str, Any], peer: int | None) -> bool
     if later.get("peers"):
         return bool(later["peers"] == line.get("peers"))
     edges = {frozenset(edge) for edge in line.get("edges") or ()}
-    return not later.get("edges") or bool(edges & {frozenset(edge) for edge in later["edges"]})
+    later_edges = {frozenset(edge) for edge in later.get("edges") or ()}
+    return not later_edges or bool(edges & later_edges)
 
 
 def save_fault_picture(run: RunFiles, directory: Path) -> list[Path]:
@@ -72,19 +80,20 @@ def save_fault_picture(run: RunFiles, directory: Path) -> list[Path]:
     return [directory / PICTURE]
 
 
-def fault_figure(run: RunFiles, lines: list[dict[str, Any]]) -> Figure:
+def fault_figure(run: RunFiles, lines: list[TimedFault]) -> Figure:
     """Return each peer's metric over seconds, and below it a bar for each fault."""
     from matplotlib.patches import Patch
 
-    stamps = [seconds_of(line["time"]) for peer in run.peers for line in peer.history if line.get("time")]
+    stamps = [seconds_of(time) for peer in run.peers for line in peer.history if (time := line.get("time"))]
     began, end = min(stamps, default=lines[0]["at"]), max([*stamps, lines[-1]["at"]])
     bars = spans(lines, began, end - began)
     colors = {kind: COLORS[1 + i % 7] for i, kind in enumerate(sorted({bar.kind for bar in bars}))}
     figure, (above, below) = make_figure(7.4, 5.2, 2, sharex=True, height_ratios=(3, 2))
     for peer in run.peers:
-        rows = [line for line in peer.round_lines if line.get("metric_value") is not None and line.get("time")]
-        x = np.array([seconds_of(line["time"]) - began for line in rows])
-        above.plot(x, [line["metric_value"] for line in rows], linewidth=1, alpha=0.7, color=COLORS[0])
+        known = ((line.get("time"), line.get("metric_value")) for line in peer.round_lines)
+        points = [(seconds_of(time) - began, value) for time, value in known if time and value is not None]
+        x, y = np.array(points, dtype=float).reshape(-1, 2).T
+        above.plot(x, y, linewidth=1, alpha=0.7, color=COLORS[0])
     above.set_ylabel(f"{printable(run.metric.label, 80)} of each peer", parse_math=False)
     above.grid(color=PALE, linewidth=0.8)
     above.set_title(

@@ -17,7 +17,7 @@ from peer.store.files import storage_errors
 from peer.view.report.collaboration import Links, links
 from peer.view.report.history_table import rows
 from peer.view.state.layout import positions
-from peer.view.state.run_files import Curve, RunFiles, metric_curve
+from peer.view.state.run_files import Curve, NumberField, RunFiles, metric_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -205,7 +205,7 @@ def collaboration_figure(run: RunFiles, chosen: Links, title: str) -> Figure:
 
 
 def _cluster_legend(axes: Axes, run: RunFiles) -> None:
-    def entries(key: str) -> Sequence[int]:
+    def entries(key: NumberField) -> Sequence[int]:
         return sorted({int(label) for label in run.latest(key)})
 
     def entry(label: str, **look: Any) -> Any:

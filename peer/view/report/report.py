@@ -230,7 +230,7 @@ def algorithm_state(run: RunFiles) -> dict[str, float]:
     """Return the mean over peers of each number in the algorithm's state after the peer's last round."""
     found: dict[str, list[float]] = {}
     for peer in run.peers:
-        for name, value in (peer.last.get("state") or {}).items():
+        for name, value in peer.algorithm_state.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < NUMBER_MAX:
                 found.setdefault(name, []).append(float(value))
     return {name: float(np.mean(numbers)) for name, numbers in sorted(found.items())}
@@ -288,7 +288,7 @@ def _state_notes(run: RunFiles) -> list[str]:
             notes.append(f"peer {peer.peer_id}: completed {peer.rounds_completed} rounds, and graph.json has {total}")
     for peer in run.peers:
         if peer.status in ("completed", "left") and peer.history and peer.state.phase == "start":
-            last = peer.state.round.get("round_index", -1) + 1
+            last = peer.state.round["round_index"] + 1 if peer.state.round else 0
             notes.append(
                 f"peer {peer.peer_id}: {peer.place.history} ends after {last} rounds, without an end line: it was cut; "
                 f"the summary has {peer.rounds_completed} rounds"

@@ -6,18 +6,20 @@ pi), and ``confusion`` (counts [true][label]). Labels are matched to distributio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from coordinator_free_bootstrap.schedule import is_active, neighbors_in_round
+from peer.store.records import AlgorithmFields
 from peer.view.state.run_files import RunFiles
 
 COLLAPSED = 0.95  # mean mixture weight above which one cluster has nearly all samples
 
 Counts = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 
 def matched(tables: list[Counts]) -> tuple[Counts, npt.NDArray[np.int64]]:
@@ -52,7 +54,7 @@ def mixture_error(tables: list[Counts], soft: Sequence[list[float] | None] = ())
     return float(np.abs(found - true)[:, used].mean())
 
 
-def mixture_error_of(states: list[dict[str, Any]]) -> float | None:
+def mixture_error_of(states: list[AlgorithmFields]) -> float | None:
     """Return `mixture_error` of the peers' algorithm states; None if the true clusters are not known."""
     known = [state for state in states if "confusion" in state]
     tables = [np.array(state["confusion"], np.int64) for state in known]
@@ -71,18 +73,18 @@ def collapse(mixtures: list[list[float]]) -> bool:
     return bool(np.mean(mixtures, axis=0).max() > COLLAPSED)
 
 
-def _states(run: RunFiles, name: str) -> list[Any]:
-    found = ((peer.last.get("state") or {}).get(name) for peer in run.peers)
-    return [value for value in found if value is not None]
+def _present(values: Iterable[T | None]) -> list[T]:
+    return [value for value in values if value is not None]
 
 
 def _tables(run: RunFiles) -> list[Counts]:
-    return [np.array(rows, np.int64) for rows in _states(run, "confusion")]
+    found = _present(peer.algorithm_state.get("confusion") for peer in run.peers)
+    return [np.array(rows, np.int64) for rows in found]
 
 
 def mix_err(run: RunFiles) -> float | None:
     """Return `mixture_error` after the last evaluated rounds; None if mixtures or true clusters are not known."""
-    return mixture_error_of([peer.last.get("state") or {} for peer in run.peers])
+    return mixture_error_of([peer.algorithm_state for peer in run.peers])
 
 
 def sample_cluster_accuracy(run: RunFiles) -> float | None:
@@ -93,7 +95,7 @@ def sample_cluster_accuracy(run: RunFiles) -> float | None:
 
 def class_explains(run: RunFiles) -> float | None:
     """Return how much of the division of the samples their class explains, mean over peers; None without classes."""
-    found = _states(run, "class_explains")
+    found = _present(peer.algorithm_state.get("class_explains") for peer in run.peers)
     return float(np.mean(found)) if found else None
 
 
@@ -110,7 +112,8 @@ def best_center(run: RunFiles, true_cluster: int) -> float | None:
     centers differ a little between peers without a server. None without `state.center_scores`.
     Source: FedSoft (arXiv 2112.06053), Tables 1 to 4.
     """
-    tables = [table for table in _states(run, "center_scores") if len(table[0]) > true_cluster]
+    found = _present(peer.algorithm_state.get("center_scores") for peer in run.peers)
+    tables = [table for table in found if len(table[0]) > true_cluster]
     if not tables:
         return None
     slots = range(min(map(len, tables)))
@@ -123,14 +126,14 @@ def best_center(run: RunFiles, true_cluster: int) -> float | None:
 
 def collapsed(run: RunFiles) -> bool | None:
     """Return `collapse` of the last mixtures; None for an algorithm without mixtures."""
-    mixtures = _states(run, "mixture")
+    mixtures = _present(peer.algorithm_state.get("mixture") for peer in run.peers)
     alike = [mixture for mixture in mixtures if len(mixture) == len(mixtures[0])]
     return collapse(alike) if alike and len(alike[0]) > 1 else None
 
 
 def final_phase(run: RunFiles) -> dict[str, float] | None:
     """Return the mean of the metric before and after the final phase; None before it."""
-    before, after = (run.latest(f"metric_{when}_final") for when in ("before", "after"))
+    before, after = run.latest("metric_before_final"), run.latest("metric_after_final")
     return {"before": float(np.mean(before)), "after": float(np.mean(after))} if after else None
 
 

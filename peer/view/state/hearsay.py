@@ -1,62 +1,45 @@
-"""How silent peers without files here ended: from earlier answers of these peers and of their neighbors."""
+"""How silent peers without files here ended, as their neighbors report it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from peer.view.state.events import LoggedEvent, status_of
-from peer.view.state.peer_status import PeerStatus
-from peer.view.state.records import JsonRecord
+from peer.store.records import Summary
+from peer.view.state.events import LoggedEvent
 
 
-class Hearsay:
-    """All answers so far; a peer that answers again has not ended."""
+def with_endings(news: list[LoggedEvent]) -> list[LoggedEvent]:
+    """Return the events with a ``summary`` in place of the silence of a peer that has ended, as its neighbors say.
 
-    def __init__(self) -> None:
-        self._endings: dict[int, JsonRecord] = {}
-        self.anyone = False
+    Args:
+        news: of one round of questions: an event ``status`` or ``silent`` for each peer.
+    """
+    endings: dict[int, Summary] = {}
+    alive: set[int] = set()
+    for event in news:
+        for neighbor, state, ending in _said(event):
+            if state == "alive":
+                alive.add(neighbor)
+            elif state == "left":
+                known = endings.get(neighbor, ending)
+                told_by = sorted({*known["told_by"], *ending["told_by"]})
+                # the round of a goodbye may be an older one
+                best = ending if ending["status"] == "completed" else known
+                endings[neighbor] = {**best, "told_by": told_by}
+    return [
+        LoggedEvent(event.at, event.peer, {"kind": "summary", "summary": endings[event.peer]})
+        if event.kind == "silent" and event.peer in endings.keys() - alive
+        else event
+        for event in news
+    ]
 
-    def take(self, news: list[LoggedEvent]) -> list[LoggedEvent]:
-        """Return the events with a ``summary`` in place of the silence of a peer that is known to have ended.
 
-        Args:
-            news: of one round of questions: an event ``status`` or ``silent`` for each peer.
-        """
-        statuses = [event for event in news if event.kind == "status"]
-        self.anyone |= bool(statuses)
-        for event in statuses:
-            self._hear_neighbors(status_of(event))
-        for event in statuses:  # what a peer says itself counts more
-            self._hear_itself(event)
-        return [self._ended(event) if event.kind == "silent" else event for event in news]
-
-    def _hear_neighbors(self, status: PeerStatus) -> None:
-        total = status.rounds_total
-        for key, state in status.neighbors.items():
-            neighbor, done = int(key), max(0, status.neighbor_rounds.get(key, 0))
-            if state == "left":
-                self._note(neighbor, "completed" if total and done >= total else "left", done, [status.peer_id])
-            elif state == "alive":
-                self._endings.pop(neighbor, None)
-
-    def _hear_itself(self, event: LoggedEvent) -> None:
-        if event.peer is None:
-            return
-        status = status_of(event)
-        done = status.round_index
-        self._endings.pop(event.peer, None)
-        if status.outcome:
-            self._note(event.peer, status.outcome, done, [])
-        elif status.phase == "finished":  # all rounds are done; it answers until its neighbors have finished too
-            self._note(event.peer, "completed", done, [])
-
-    def _note(self, peer_id: int, status: str, rounds: int, told_by: Iterable[int]) -> None:
-        before = self._endings.get(peer_id, {})
-        if before.get("status") == "completed" and status == "left":  # the round of a goodbye may be an older one
-            return
-        told = sorted({*before.get("told_by", ()), *told_by})
-        self._endings[peer_id] = {"status": status, "rounds_completed": rounds, "told_by": told}
-
-    def _ended(self, event: LoggedEvent) -> LoggedEvent:
-        ending = self._endings.get(event.peer) if event.peer is not None else None
-        return event if ending is None else LoggedEvent(event.at, event.peer, "summary", dict(ending))
+def _said(event: LoggedEvent) -> Iterator[tuple[int, str, Summary]]:
+    """Yield what a peer says of its neighbors: id, state, and how the neighbor ended if it left."""
+    if event.data["kind"] != "status":
+        return
+    status = event.data["status"]
+    for key, state in status["neighbors"].items():
+        done = max(0, status["neighbor_rounds"].get(key, 0))
+        ending = "completed" if status["rounds_total"] and done >= status["rounds_total"] else "left"
+        yield int(key), state, {"status": ending, "rounds_completed": done, "told_by": [status["peer_id"]]}

@@ -6,17 +6,25 @@ from collections import Counter
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 from peer.core.counters import COUNTERS, COUNTING, Totals
-from peer.store.records import PHASES
-from peer.view.state.events import LoggedEvent, status_of
-from peer.view.state.peer_status import PeerStatus
-from peer.view.state.records import JsonRecord
+from peer.core.metric import MetricRecord
+from peer.store.records import (
+    PHASES,
+    CheckpointLine,
+    EndLine,
+    Latest,
+    PeerStatus,
+    RefusedLine,
+    RoundLine,
+    StartLine,
+    Summary,
+)
+from peer.view.state.events import EventData, LoggedEvent
 
 PACE_WEIGHT = 0.2  # of the newest round in the running mean of seconds per round
 BETWEEN = ("running", "dead", "silent")  # states in which end line and summary are those of an earlier incarnation
-_NOTHING: JsonRecord = {}
 
 
 @dataclass(slots=True)
@@ -47,11 +55,11 @@ class PeerState:
     at: float = 0.0
     said_at: float = 0.0
     lines: int = 0
-    start: JsonRecord = field(default_factory=dict)
-    evaluated: JsonRecord = field(default_factory=dict)
-    round: JsonRecord = field(default_factory=dict)
-    end: JsonRecord = field(default_factory=dict)
-    summary: JsonRecord = field(default_factory=dict)
+    start: StartLine | None = None
+    evaluated: RoundLine | None = None
+    round: RoundLine | None = None
+    end: EndLine | None = None
+    summary: Summary = field(default_factory=Summary)
     phase: str = ""
     held: bool | None = None
     rounds: int = 0
@@ -67,13 +75,14 @@ class PeerState:
     met_neighbor: bool = False
     refused: dict[str, int] = field(default_factory=dict)
     refused_at: dict[str, float] = field(default_factory=dict)
-    refusal: JsonRecord = field(default_factory=dict)
-    checkpoint: JsonRecord = field(default_factory=dict)
+    refusal: RefusedLine | None = None
+    checkpoint: CheckpointLine | None = None
     answer: PeerStatus | None = None
     answer_position: int = 0
     silent: str = ""
     gaps: tuple[tuple[int, int], ...] = ()
     exited: int | None = None
+    _last: Latest | None = field(default=None, compare=False, repr=False)
 
     def copy(self) -> PeerState:
         """Return a state that later events of this one do not change."""
@@ -87,50 +96,77 @@ class PeerState:
 
     def apply(self, event: LoggedEvent, position: int) -> None:
         """Take one event; `position` is its number in the run, from 1."""
-        self.position, self.at = position, event.at
-        kind, data = event.kind, event.data
-        if kind == "lost":
-            self.__init__(self.peer_id, position, event.at, event.at, summary=self.summary, held=self.held)  # type: ignore[misc]
+        self.position, self.at, self._last = position, event.at, None
+        data = event.data
+        if data["kind"] == "lost":
+            self._forget(event.at)
             return
-        if kind not in _ABOUT_IT:
+        if data["kind"] not in _ABOUT_IT:
             self.said_at = event.at
-        if kind in _OF_OBSERVERS:
-            _OF_OBSERVERS[kind](self, event)
-            return
-        self.lines += 1
-        if kind in COUNTING:
-            self.totals.add(data, COUNTERS)
-        if kind == "round":
-            self._take_round(event)
-        elif kind == "start":
-            self.start, self.phase = data, "start"
-            if data.get("incarnation") not in self.incarnations:
-                self.incarnations += (data.get("incarnation"),)
-            self.round_at, self.neighbors, self.exited = event.at, {}, None
-        elif kind == "end":
-            self.end, self.phase = data, "end"
-        elif kind == "leave":
-            self.phase = "leave"
-        elif kind == "neighbor":
-            self.neighbors[data["neighbor"]] = data["state"]
-            self.met_neighbor |= data["state"] == "alive"
-        elif kind == "refused":
-            self.refused[data["code"]] = self.refused.get(data["code"], 0) + 1
-            self.refused_at[data["code"]] = event.at
-            self.refusal = data
-        elif kind == "checkpoint":
-            self.checkpoint = data
+        if data["kind"] in _OTHERS:
+            self._take_other(data)
+        else:
+            self.lines += 1
+            self._take_line(data, event.at)
 
-    def _take_round(self, event: LoggedEvent) -> None:
-        line = self.round = event.data
+    def _take_line(self, data: EventData, at: float) -> None:
+        """Take a line of its history."""
+        if data["kind"] in COUNTING:
+            self.totals.add(data, COUNTERS)
+        match data["kind"]:
+            case "round":
+                self._take_round(data, at)
+            case "start":
+                self.start, self.phase = data, "start"
+                if data.get("incarnation") not in self.incarnations:
+                    self.incarnations += (data.get("incarnation"),)
+                self.round_at, self.neighbors, self.exited = at, {}, None
+            case "end":
+                self.end, self.phase = data, "end"
+            case "leave":
+                self.phase = "leave"
+            case "neighbor":
+                self.neighbors[data["neighbor"]] = data["state"]
+                self.met_neighbor |= data["state"] == "alive"
+            case "refused":
+                self.refused[data["code"]] = self.refused.get(data["code"], 0) + 1
+                self.refused_at[data["code"]] = at
+                self.refusal = data
+            case "checkpoint":
+                self.checkpoint = data
+
+    def _take_other(self, data: EventData) -> None:
+        """Take what its history does not say."""
+        match data["kind"]:
+            case "status":
+                self._take_status(data["status"])
+            case "silent":
+                self.silent = data["reason"]
+            case "summary":
+                self.summary = data["summary"]
+            case "process":
+                self.held = data["held"]
+            case "gap":
+                self.gaps += ((data["from_round"], data["to_round"]),)
+            case "exit":
+                self.exited = data["exit_code"]
+
+    def _forget(self, at: float) -> None:
+        """Begin anew: the peer lost its disk."""
+        anew = PeerState(self.peer_id, self.position, at, at, summary=self.summary, held=self.held)
+        for name in self.__slots__:
+            setattr(self, name, getattr(anew, name))
+
+    def _take_round(self, line: RoundLine, at: float) -> None:
+        self.round = line
         if line.get("metric_value") is not None:
             self.evaluated = line
         self.rounds += 1
         if self.round_at:
-            spent = max(0.0, event.at - self.round_at)
+            spent = max(0.0, at - self.round_at)
             self.pace_s = spent if self.pace_s is None else self.pace_s + PACE_WEIGHT * (spent - self.pace_s)
-        self.round_at, self.round_position = event.at, self.position
-        for phase, seconds in (line.get("seconds") or _NOTHING).items():
+        self.round_at, self.round_position = at, self.position
+        for phase, seconds in (line.get("seconds") or {}).items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + (seconds or 0.0)
         for arrival in line.get("folded") or ():
             self.folded[arrival[0]] = self.folded.get(arrival[0], 0) + 1
@@ -141,25 +177,9 @@ class PeerState:
             self.missing -= {index}
         self.met_neighbor |= bool(line.get("neighbors_alive"))
 
-    def _take_status(self, event: LoggedEvent) -> None:
-        said = status_of(event)
+    def _take_status(self, said: PeerStatus) -> None:
         self.answer, self.answer_position, self.silent = said, self.position, ""
-        self.neighbors |= {int(neighbor): state for neighbor, state in said.neighbors.items() if state != "unknown"}
-
-    def _take_silence(self, event: LoggedEvent) -> None:
-        self.silent = event.data["reason"]
-
-    def _take_summary(self, event: LoggedEvent) -> None:
-        self.summary = event.data
-
-    def _take_process(self, event: LoggedEvent) -> None:
-        self.held = event.data["held"]
-
-    def _take_exit(self, event: LoggedEvent) -> None:
-        self.exited = event.data["exit_code"]
-
-    def _take_gap(self, event: LoggedEvent) -> None:
-        self.gaps += ((event.data["from_round"], event.data["to_round"]),)
+        self.neighbors |= {int(neighbor): state for neighbor, state in said["neighbors"].items() if state != "unknown"}
 
     # ---- what follows from it -------------------------------------------------------------------------------------------
 
@@ -171,19 +191,20 @@ class PeerState:
         ``silent``: an observer gets no answer, and no file says whether the process runs.
         """
         said = self.summary.get("status")
-        ended = said and self.summary.get("incarnation") == self.start.get("incarnation")
-        if ended and self.phase == "start":
-            return str(said)
+        started = self.start.get("incarnation") if self.start else None
+        ended = said and self.summary.get("incarnation") == started
+        if said and ended and self.phase == "start":
+            return said
         if self.silent and self.held is None and self.phase not in ("end", "leave"):
             return "silent"
         if not self.lines:
-            return "running" if self._runs else str(said or self._without_history)
+            return "running" if self._runs else said or self._without_history
         if self.phase in (
             "end",
             "leave",
         ):  # before this incarnation has written its summary there may be an earlier one's
             earlier = not ended and "incarnation" in self.summary
-            return {"end": "completed", "leave": "left"}[self.phase] if earlier or not said else str(said)
+            return {"end": "completed", "leave": "left"}[self.phase] if earlier or not said else said
         return "running" if self._runs else "dead"
 
     @property
@@ -209,24 +230,28 @@ class PeerState:
         return self.summary.get("exit_code")
 
     @property
-    def last(self) -> JsonRecord:
-        """The latest value of each field: from the summary, else the end line, the rounds, the start line.
+    def last(self) -> Latest:
+        """The latest value of each field: from the summary, else the end line, the rounds, the start line; to read only.
 
         End line and summary count only if no later incarnation runs.
         """
-        found: JsonRecord = {}
-        ended = () if self.status in BETWEEN else (self.end, self._measured, self.summary)
-        for source in (self.start, self.evaluated, self.round, self._answered, *ended):
-            found.update({key: value for key, value in source.items() if value is not None})
-        if self.has_no_final_value:
-            del found["metric_value"]
-        return found
+        if self._last is None:
+            found: dict[str, object] = {}
+            ended = () if self.status in BETWEEN else (self.end, self._measured, self.summary)
+            for source in (self.start, self.evaluated, self.round, self._answered, *ended):
+                found.update({key: value for key, value in (source or {}).items() if value is not None})
+            if self.has_no_final_value:
+                del found["metric_value"]
+            self._last = cast(Latest, found)
+        return self._last
 
     @property
     def has_no_final_value(self) -> bool:
         """Whether the metric was not defined after the last round, which is always evaluated, but after an earlier one."""
         after = (self.round, self.end, self._measured)
-        undefined = bool(self.evaluated) and not any(source.get("metric_value") is not None for source in after)
+        undefined = self.evaluated is not None and not any(
+            line is not None and line.get("metric_value") is not None for line in after
+        )
         return undefined and self.status == "completed"
 
     @property
@@ -240,47 +265,37 @@ class PeerState:
         return self.answer if not self.silent and self.answer_position > self.round_position else None
 
     @property
-    def _answered(self) -> JsonRecord:
+    def _answered(self) -> Latest:
         """What a newer answer says, under the names of lines."""
         said = self.present_answer
         if said is None:
-            return _NOTHING
+            return {}
         return {
-            "metric_value": said.metric.value,
-            "metrics": {each.name: each.value for each in said.more_metrics} or None,
-            "rounds_completed": said.round_index,
-            "cluster_index": said.cluster_index,
-            "true_cluster": said.true_cluster,
+            "metric_value": said["metric"].get("value"),
+            "metrics": values_in(said.get("more_metrics", ())) or None,
+            "rounds_completed": said["round_index"],
+            "cluster_index": said["cluster_index"],
+            "true_cluster": said.get("true_cluster"),
         }
 
     @property
-    def _measured(self) -> JsonRecord:
+    def _measured(self) -> Latest:
         """The value of the metric in the summary, under its name in the program."""
-        return {"metric_value": (self.summary.get("metric") or _NOTHING).get("value")}
-
-    def latest(self, key: str) -> Any:
-        """Return ``last.get(key)``, without the other fields."""
-        if key == "metric_value" and self.has_no_final_value:
-            return None
-        ended = () if self.status in BETWEEN else (self.summary, self._measured, self.end)
-        for source in (*ended, self._answered, self.round, self.evaluated, self.start):
-            value = source.get(key)
-            if value is not None:
-                return value
-        return None
+        metric = self.summary.get("metric")
+        return {"metric_value": metric.get("value") if metric else None}
 
     @property
     def rounds_completed(self) -> int:
         """Completed rounds, including rounds skipped by catching up."""
-        completed, index = self.latest("rounds_completed"), self.latest("round_index")
-        return int(completed if completed is not None else 0 if index is None else index + 1)
+        last = self.last
+        completed = last.get("rounds_completed")
+        return completed if completed is not None else last.get("round_index", -1) + 1
 
     @property
     def refusals(self) -> dict[str, int]:
         """Refused messages by code: from the summary, else from the history, which has a few lines a minute of each kind."""
-        if self.summary.get("refusals") and self.status not in BETWEEN:
-            return dict(self.summary["refusals"])
-        return dict(self.refused)
+        in_summary = self.summary.get("refusals") if self.status not in BETWEEN else None
+        return dict(in_summary or self.refused)
 
     def phase_seconds(self) -> dict[str, float]:
         """Return seconds by phase, over all rounds and incarnations."""
@@ -288,15 +303,15 @@ class PeerState:
 
 
 _CHANGED_IN_PLACE = frozenset({"totals", "seconds", "neighbors", "folded", "refused", "refused_at"})
+_OTHERS = frozenset(
+    {"status", "silent", "summary", "process", "gap", "exit"}
+)  # kinds of events that are no line of its history
 _ABOUT_IT = frozenset({"process", "silent", "gap", "exit"})  # kinds of events that a peer has not said itself
-_OF_OBSERVERS = {
-    "status": PeerState._take_status,
-    "silent": PeerState._take_silence,
-    "summary": PeerState._take_summary,
-    "process": PeerState._take_process,
-    "gap": PeerState._take_gap,
-    "exit": PeerState._take_exit,
-}
+
+
+def values_in(metrics: Iterable[MetricRecord]) -> dict[str, float | None]:
+    """Return the values of metrics by name."""
+    return {metric["name"]: metric.get("value") for metric in metrics}
 
 
 def ending(status: str, exit_code: int | None) -> str:

@@ -14,7 +14,7 @@ from peer.store.files import storage_error, storage_errors
 from peer.store.history import parse_lines
 from peer.store.records import Summary
 from peer.store.state_dir import StateDir
-from peer.view.state.records import JsonRecord, problem_of, problem_of_line
+from peer.view.state.records import problem_of, problem_of_line
 
 PLACES = "the folder of a testbed, the state directory of a peer, or a folder with state directories"
 START_BYTES_MAX = 1 << 20  # of a history file, in which its start line is
@@ -72,14 +72,14 @@ def _peer_id(place: StateDir) -> int | None:
     return int(named[1]) if said is None and named else said
 
 
-def read_summary(path: Path, problems: list[str]) -> JsonRecord:
+def read_summary(path: Path, problems: list[str]) -> Summary:
     """Return a valid summary, {} if there is none; `problems` gets a sentence on one that is not valid.
 
     Raises:
         StorageError: the file cannot be read, or is no JSON.
     """
     try:
-        value = json.loads(content_of(path))
+        value: Summary = json.loads(content_of(path))
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -91,4 +91,4 @@ def read_summary(path: Path, problems: list[str]) -> JsonRecord:
     if problem := problem_of(value, Summary):
         problems.append(f"{path}: not used: {problem}")
         return {}
-    return dict(value)
+    return value

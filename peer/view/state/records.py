@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from functools import cache
+from typing import Annotated, Any, Literal, Required, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from coordinator_free_bootstrap.graph import ID_MAX
 from coordinator_free_bootstrap.strict_json import printable
@@ -13,86 +15,115 @@ from peer.core.counters import COUNTERS
 from peer.store.records import (
     ENTRIES_MAX,
     KINDS,
-    Line,
+    HistoryLine,
+    LineOfLater,
     PeerId,
+    PeerStatus,
+    RoundLine,
     Small,
     Text,
     Time,
 )
-from peer.view.state.peer_status import PeerStatus
-
-JsonRecord = dict[str, Any]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
+class FaultLine(TypedDict, total=False):
+    """One fault, a line of ``chaos.jsonl``."""
+
+    kind: Required[Literal["fault"]]
+    time: Required[Time]
+    do: Required[Text]
+    text: str
+    undo: Required[Text | None]
+    result: Required[Text]
+    peers: list[PeerId] | None
+    edges: list[tuple[PeerId, PeerId] | Annotated[list[PeerId], Field(min_length=2, max_length=2)]] | None
 
 
-class TimelineLine(_Record):
-    """One event of ``chaos.jsonl``."""
+class Exit(TypedDict):
+    """The end of a peer's process; -n: signal n ended it."""
 
-    time: Time
-    do: Text
-    undo: Text | None
-    result: Text
-    peers: list[PeerId] | None = None
-    edges: list[tuple[PeerId, PeerId] | Annotated[list[PeerId], Field(min_length=2, max_length=2)]] | None = None
-
-
-class ExitLine(_Record):
-    """The end of a peer's process, in ``exits.jsonl``; -n: signal n ended it."""
-
-    time: Time
-    peer_id: PeerId
+    kind: Literal["exit"]
     exit_code: Annotated[int, Field(ge=-255, le=255)]
 
 
-class StatusLine(_Record):
-    """What a peer answered to an observer, in ``watch.jsonl``."""
+class Answered(TypedDict):
+    """What a peer answered to an observer."""
 
-    time: Time
-    peer_id: PeerId
+    kind: Literal["status"]
     status: PeerStatus
 
 
-class SilentLine(_Record):
+class Silent(TypedDict):
     """No usable answer to an observer."""
 
-    time: Time
-    peer_id: PeerId
+    kind: Literal["silent"]
     reason: Text
 
 
-class GapLine(_Record):
+class Gap(TypedDict):
     """Rounds, both included, that an observer did not get because the peer did not keep their records."""
 
-    time: Time
-    peer_id: PeerId
+    kind: Literal["gap"]
     from_round: Small
     to_round: Small
 
 
-OBSERVED_LINES: dict[str, type[BaseModel]] = {"status": StatusLine, "silent": SilentLine, "gap": GapLine}
+class _Noted(TypedDict):
+    time: Time
+    peer_id: PeerId
 
 
-def problem_of(record: Any, model: type[BaseModel]) -> str:
-    """Return the first wrong key of a record as a sentence, "" if there is none."""
+class ExitLine(Exit, _Noted):
+    """A line of ``exits.jsonl``."""
+
+
+class StatusLine(Answered, _Noted):
+    """A line of ``watch.jsonl``."""
+
+
+class SilentLine(Silent, _Noted):
+    """A line of ``watch.jsonl``."""
+
+
+class GapLine(Gap, _Noted):
+    """A line of ``watch.jsonl``."""
+
+
+OBSERVED_LINES: dict[str, type] = {"status": StatusLine, "silent": SilentLine, "gap": GapLine}
+
+
+@cache
+def _check(record: type) -> TypeAdapter[Any]:
+    return TypeAdapter(record)
+
+
+def problem_of(value: object, record: type) -> str:
+    """Return the first wrong key of a JSON value that should be a record of this type as a sentence, "" if there is none."""
     try:
-        model.model_validate(record)
+        _check(record).validate_python(value, strict=True)
     except ValidationError as error:
-        return printable(sentences(error, model, record)[0])
+        return printable(sentences(error, None, value)[0])
     return ""
 
 
-def problem_of_line(line: JsonRecord) -> str:
+def problem_of_line(line: dict[str, Any]) -> str:
     """Return the first wrong key of a history line as a sentence, "" if there is none."""
     kind = line.get("kind")
-    problem = problem_of(line, KINDS.get(kind, Line) if isinstance(kind, str) else Line)
+    problem = problem_of(line, KINDS.get(kind, LineOfLater) if isinstance(kind, str) else LineOfLater)
     for key in line.keys() & COUNTERS if not problem else ():
         value = line[key]
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63):
             return f"{key}: expected a count, got {printable(repr(value), 80)}"
     return problem or _problem_of_arrivals(line.get("folded") or ())
+
+
+def problem_of_observed(line: dict[str, Any]) -> str:
+    """Return what is wrong with a line of ``watch.jsonl`` as a sentence, "" if it is valid."""
+    kind = line.get("kind")
+    model = OBSERVED_LINES.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        return f"kind: expected one of {', '.join(OBSERVED_LINES)}, got {printable(repr(kind), 80)}"
+    return problem_of(line, model)
 
 
 def _problem_of_arrivals(rows: Any) -> str:
@@ -110,9 +141,9 @@ _SENDERS: dict[tuple[int, ...], tuple[tuple[int], ...]] = {}  # one tuple for al
 _SENDERS_MAX = 100_000
 
 
-def compact(line: JsonRecord) -> JsonRecord:
+def compact(line: RoundLine) -> RoundLine:
     """Return a round line for memory: no empty lists, no counters that are 0, and of each folded arrival only the neighbor."""
-    found = {key: value for key, value in line.items() if value or key not in _OMITTED}
+    found = cast(RoundLine, {key: value for key, value in line.items() if value or key not in _OMITTED})
     if rows := found.get("folded"):
         key = tuple(row[0] for row in rows)
         if len(_SENDERS) >= _SENDERS_MAX:
@@ -124,6 +155,6 @@ def compact(line: JsonRecord) -> JsonRecord:
 _OMITTED = frozenset(COUNTERS) | {"missing", "rejected", "folded", "state"}
 
 
-def kept(line: JsonRecord) -> JsonRecord:
+def kept(line: HistoryLine) -> HistoryLine:
     """Return a valid history line as it is kept in memory."""
     return compact(line) if line["kind"] == "round" else line

@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from peer.store.records import RoundLine
 from peer.view.state.events import LoggedEvent
 from peer.view.state.peer_state import PeerState
-from peer.view.state.records import JsonRecord
 
 STRIDE = 16
 # Kinds of events that a timeline shows; lines of each round are no news, except a checkpoint that failed.
@@ -51,9 +51,12 @@ def reduce(state: RunState, event: LoggedEvent) -> RunState:
 
 def is_news(event: LoggedEvent) -> bool:
     """Return whether a timeline shows an event."""
-    if event.kind == "exit":
-        return bool(event.data["exit_code"])
-    return event.kind in _NEWS or (event.kind == "checkpoint" and bool(event.data.get("error")))
+    data = event.data
+    if data["kind"] == "exit":
+        return bool(data["exit_code"])
+    if data["kind"] == "checkpoint":
+        return bool(data.get("error"))
+    return data["kind"] in _NEWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class RoundCell:
     metric: float | None
     cluster: int | None
     payload_bytes: int
-    line: JsonRecord
+    line: RoundLine
 
 
 class _Track:
@@ -105,7 +108,7 @@ class _Track:
         """Return the number of events until the last line of a round, else until the first line of a later one."""
         after = len(self.events)
         for index, event in enumerate(self.events):
-            if event.kind == "round":
+            if event.data["kind"] == "round":
                 this = event.data["round_index"]
                 if this == round_index:
                     after = index + 1
@@ -146,15 +149,15 @@ class EventLog:
                 if track is None:
                     track = self._tracks[event.peer] = _Track(event.peer)
                 track.append(event, self.cursor)
-                if event.kind == "round":
-                    self._add_cell(track.newest, event)
+                if event.data["kind"] == "round":
+                    self._add_cell(track.newest, event.at, event.data)
             if is_news(event):
                 self.news.append((self.cursor, event))
 
-    def _add_cell(self, peer: PeerState, event: LoggedEvent) -> None:
-        line, index = event.data, event.data["round_index"]
+    def _add_cell(self, peer: PeerState, at: float, line: RoundLine) -> None:
+        index = line["round_index"]
         self.rounds.setdefault(index, {})[peer.peer_id] = RoundCell(
-            self.cursor, event.at, line.get("t") or 0.0, line.get("metric_value"), line.get("cluster_index"),
+            self.cursor, at, line.get("t") or 0.0, line.get("metric_value"), line.get("cluster_index"),
             peer.totals.payload_bytes_sent, line,
         )  # fmt: skip
         self._newest_of_round[index] = self.cursor

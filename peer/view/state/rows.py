@@ -8,17 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
+from typing_extensions import TypedDict
+
 from peer.core.counters import Entry, Totals
+from peer.core.metric import MetricRecord
+from peer.view.state.timeline import TimelineEntry
 
 JSON = dict[str, Any]
 
 
+@dataclass(frozen=True)
 class Row:
     """A row with typed attributes."""
 
     def as_json(self) -> JSON:
         """Return the attributes by name."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value.as_json() if isinstance(value, Totals) else value for name, value in found.items()}
 
 
@@ -30,7 +35,7 @@ class Header(Row):
     task: Annotated[str | None, Entry("of the manifest")]
     clusters: Annotated[int | None, Entry("of the manifest")]
     metric: Annotated[
-        JSON, Entry("the task's metric: `name`, `higher_is_better`, `share` (whether its values are in [0, 1])")
+        MetricRecord, Entry("the task's metric: `name`, `higher_is_better`, `share` (whether its values are in [0, 1])")
     ]
     mean: Annotated[float | None, Entry("of the metric over peers, each peer's latest value")]
     std: Annotated[float | None, Entry("standard deviation of the same")]
@@ -112,3 +117,56 @@ class EdgeRow(Row):
     kind: Annotated[
         str | None, Entry("`direct`, `proxy`, `tunnel` or `relay`, as the ends say, else as the graph file says")
     ]
+
+
+class GraphPicture(TypedDict):
+    """The graph as the report draws it."""
+
+    name: str
+    ids: list[int]
+    x: list[float]
+    y: list[float]
+    edges: list[list[int]]
+
+
+class StateMessage(TypedDict):
+    """The state of a run at a cursor."""
+
+    cursor: Annotated[int, Entry("the cursor of this state")]
+    newest: Annotated[int, Entry("the newest cursor of the run")]
+    at: Annotated[float, Entry("time of the latest event, Unix seconds")]
+    header: Annotated[JSON, Entry("numbers of the whole run")]
+    peers: Annotated[list[JSON], Entry("a row per peer; in `since` only peers with new events")]
+    edges: Annotated[list[JSON], Entry("a row per edge; in `since` only edges of these peers")]
+    timeline: Annotated[
+        list[TimelineEntry],
+        Entry("the newest 500 entries: faults, deaths, refusals, restarts, gaps, checkpoints that failed"),
+    ]
+
+
+class _WithRounds(StateMessage):
+    rounds: Annotated[JSON, Entry("statistics per round, and cells per peer and round; in `since` only what changed")]
+
+
+class Everything(_WithRounds):
+    """The newest state of a run, its graph and all its rounds."""
+
+    graph: Annotated[
+        GraphPicture | None,
+        Entry("`ids`, `x`, `y` (positions as in the report's picture), `edges`; null without a graph file"),
+    ]
+
+
+class Since(_WithRounds):
+    """What changed after a cursor."""
+
+    since: Annotated[int, Entry("the cursor of the call")]
+
+
+class AtRound(StateMessage):
+    """The state in which every peer has just completed a round."""
+
+    round: Annotated[int, Entry("the round of the call")]
+
+
+MESSAGES = {"everything": Everything, "since": Since, "at": StateMessage, "at_round": AtRound}  # by method of `View`

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Literal, cast
 
 import numpy as np
 
@@ -15,14 +15,17 @@ from coordinator_free_bootstrap.errors import ConfigError, StorageError, UsageEr
 from coordinator_free_bootstrap.graph import Graph
 from peer.core.metric import Metric
 from peer.store.model_file import load_model
-from peer.store.records import KINDS
+from peer.store.records import KINDS, NO_STATE, AlgorithmFields, HistoryLine, Latest, RoundLine, Summary
 from peer.store.state_dir import StateDir
 from peer.view.state.peer_state import PeerState
 from peer.view.state.places import PLACES
-from peer.view.state.records import JsonRecord
 from peer.view.state.reducer import EventLog
 from peer.view.state.tail import PeerTail, RunTail
 from peer.view.state.view import algorithm_of, metric_of
+
+NumberField = Literal[  # of `Latest`
+    "metric_value", "metric_shared", "metric_before_final", "metric_after_final", "cluster_index", "true_cluster"
+]
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class PeerRun:
 
     peer_id: int
     place: StateDir
-    history: list[JsonRecord]
+    history: list[HistoryLine]
     state: PeerState
     problems: tuple[str, ...] = ()
 
@@ -60,23 +63,28 @@ class PeerRun:
     @classmethod
     def from_log(cls, log: EventLog, tail: PeerTail) -> PeerRun:
         """Return what a log has of one peer."""
-        history = [event.data for event in log.events(tail.peer_id) if event.kind in KINDS]
+        history = [cast(HistoryLine, event.data) for event in log.events(tail.peer_id) if event.kind in KINDS]
         return cls(tail.peer_id, tail.place, history, log.newest(tail.peer_id).copy(), tuple(tail.problems))
 
     @cached_property
-    def round_lines(self) -> list[JsonRecord]:
+    def round_lines(self) -> list[RoundLine]:
         """All round lines, including rounds that a resumed peer repeated."""
         return [line for line in self.history if line["kind"] == "round"]
 
     @cached_property
-    def rounds(self) -> dict[int, JsonRecord]:
+    def rounds(self) -> dict[int, RoundLine]:
         """round_index -> its last line, which is the result of the round."""
-        return {int(line["round_index"]): line for line in self.round_lines}
+        return {line["round_index"]: line for line in self.round_lines}
 
-    @cached_property
-    def last(self) -> JsonRecord:
+    @property
+    def last(self) -> Latest:
         """The latest value of each field; see `PeerState.last`."""
         return self.state.last
+
+    @property
+    def algorithm_state(self) -> AlgorithmFields:
+        """What it last wrote of the algorithm's state; {} without one."""
+        return self.last.get("state") or NO_STATE
 
     @property
     def held(self) -> bool:
@@ -84,7 +92,7 @@ class PeerRun:
         return bool(self.state.held)
 
     @property
-    def summary(self) -> JsonRecord:
+    def summary(self) -> Summary:
         """``summary.json``; {} if there is none, or not a valid one."""
         return self.state.summary
 
@@ -98,9 +106,10 @@ class PeerRun:
         """Completed rounds, including rounds skipped by catching up."""
         return self.state.rounds_completed
 
-    def series(self, key: str) -> list[tuple[int, float]]:
+    def series(self, key: Literal["metric_train", "cluster_index"]) -> list[tuple[int, float]]:
         """Return (round_index, value) of each round with a value, ascending."""
-        return [(r, line[key]) for r, line in sorted(self.rounds.items()) if line.get(key) is not None]
+        values = ((r, line.get(key)) for r, line in sorted(self.rounds.items()))
+        return [(r, value) for r, value in values if value is not None]
 
 
 @dataclass(frozen=True)
@@ -190,9 +199,9 @@ class RunFiles:
         """The metric in the start lines of the peers; accuracy if they have none."""
         return metric_of(peer.state for peer in self.peers)
 
-    def latest(self, key: str) -> list[Any]:
+    def latest(self, key: NumberField) -> list[float]:
         """Return the latest value of a field of each peer with a value, by peer id."""
-        return [peer.last[key] for peer in self.peers if peer.last.get(key) is not None]
+        return [value for peer in self.peers if (value := peer.last.get(key)) is not None]
 
 
 @dataclass(frozen=True)

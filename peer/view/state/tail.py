@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.graph import Graph
@@ -15,10 +15,12 @@ from coordinator_free_bootstrap.ordinary_file import opened
 from peer.store.files import storage_error
 from peer.store.history import Unread, check_line, usable_lines
 from peer.store.identity_files import held_by
+from peer.store.records import KINDS
 from peer.store.state_dir import StateDir
-from peer.view.state.events import LoggedEvent, events_of, merged, problem_of_observed, seconds_of
+from peer.view.state.events import LoggedEvent, events_of, merged, seconds_of
+from peer.view.state.peer_status import read_status
 from peer.view.state.places import PLACES, listed, read_summary, state_directories
-from peer.view.state.records import ExitLine, JsonRecord, TimelineLine, kept, problem_of, problem_of_line
+from peer.view.state.records import ExitLine, FaultLine, kept, problem_of, problem_of_line, problem_of_observed
 from peer.view.state.reducer import EventLog
 
 TIMELINE = (
@@ -50,8 +52,8 @@ class FileTail:
     def __post_init__(self) -> None:
         self.unread = Unread(self.path)
 
-    def records(self, problem_of: Callable[[JsonRecord], str]) -> Iterator[list[JsonRecord]]:
-        """Yield the new lines that are valid, some at a time; the others are counted in `unread`.
+    def records(self, problem_of: Callable[[dict[str, Any]], str]) -> Iterator[list[Any]]:
+        """Yield the new lines that are valid, so records of a type, some at a time; the others are counted in `unread`.
 
         Args:
             problem_of: returns what is wrong with a line, "" if it is valid.
@@ -124,7 +126,7 @@ class PeerTail:
         yield from self._read_summary()
         if held != self._held:
             self._held = held
-            yield LoggedEvent(self.at, self.peer_id, "process", {"held": held})
+            yield LoggedEvent(self.at, self.peer_id, {"kind": "process", "held": held})
 
     def read_history(self) -> Iterator[LoggedEvent]:
         """Yield the new lines of the history."""
@@ -132,8 +134,9 @@ class PeerTail:
         for lines in self._history.records(problem_of_line):
             if replaced != self._history.replaced:
                 replaced = self._history.replaced
-                yield LoggedEvent(self.at, self.peer_id, "lost", {})
-            for event in events_of(self.peer_id, map(kept, lines), self.at):
+                yield LoggedEvent(self.at, self.peer_id, {"kind": "lost"})
+            known = (kept(line) for line in lines if line["kind"] in KINDS)  # a later version may write others
+            for event in events_of(self.peer_id, known, self.at):
                 self.at = event.at
                 yield event
 
@@ -143,7 +146,7 @@ class PeerTail:
         except OSError:
             if self._summary is not None:  # a new run of this peer has removed it
                 self._summary, self._summary_problems = None, []
-                yield LoggedEvent(self.at, self.peer_id, "summary", {})
+                yield LoggedEvent(self.at, self.peer_id, {"kind": "summary", "summary": {}})
             return
         if (found.st_mtime_ns, found.st_size) == self._summary:
             return
@@ -152,7 +155,7 @@ class PeerTail:
         if summary:
             ended = summary.get("ended_at")
             self.at = max(self.at, seconds_of(ended)) if ended else self.at
-            yield LoggedEvent(self.at, self.peer_id, "summary", summary)
+            yield LoggedEvent(self.at, self.peer_id, {"kind": "summary", "summary": summary})
 
 
 class RunTail:
@@ -217,15 +220,17 @@ class RunTail:
                 self.peers[peer_id] = PeerTail(peer_id, place)
 
     def _read_timeline(self) -> Iterator[LoggedEvent]:
-        for lines in self._timeline.records(lambda line: problem_of(line, TimelineLine)):
+        for lines in self._timeline.records(lambda line: problem_of(line, FaultLine)):
             yield from events_of(None, lines)
 
     def _read_exits(self) -> Iterator[LoggedEvent]:
         for lines in self._exits.records(lambda line: problem_of(line, ExitLine)):
             for line in lines:
-                yield LoggedEvent(seconds_of(line["time"]), line["peer_id"], "exit", line)
+                yield LoggedEvent(seconds_of(line["time"]), line["peer_id"], line)
 
     def _read_observed(self) -> Iterator[LoggedEvent]:
         for lines in self._observed.records(problem_of_observed):
             for line in lines:
-                yield LoggedEvent(seconds_of(line["time"]), line["peer_id"], line["kind"], line)
+                if line["kind"] == "status":
+                    line["status"] = read_status(line["status"])
+                yield LoggedEvent(seconds_of(line["time"]), line["peer_id"], line)

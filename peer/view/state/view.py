@@ -20,8 +20,8 @@ from peer.view.state.layout import positions
 from peer.view.state.more_metrics import latest_values, more_metrics_of
 from peer.view.state.peer_state import PeerState, run_state, states, totals_of
 from peer.view.state.reducer import EventLog, RunState
-from peer.view.state.rows import JSON, EdgeRow, Header, PeerRow
-from peer.view.state.timeline import timeline
+from peer.view.state.rows import JSON, AtRound, EdgeRow, Everything, GraphPicture, Header, PeerRow, Since, StateMessage
+from peer.view.state.timeline import TimelineEntry, timeline
 from peer.view.state.waits import alone, waits
 
 TIMELINE_MAX = 500  # newest entries
@@ -43,28 +43,31 @@ class View:
 
     # ---- messages -------------------------------------------------------------------------------------------------------
 
-    def everything(self) -> JSON:
+    def everything(self) -> Everything:
         """Return the newest state, the graph with its layout, and all rounds."""
         state = self.log.state()
-        return finite(self._state(state) | {"graph": self.picture(), "rounds": self.rounds()})  # type: ignore[no-any-return]
+        found: Everything = {**self._state(state), "graph": self.picture(), "rounds": self.rounds()}
+        return finite(found)
 
-    def since(self, cursor: int) -> JSON:
+    def since(self, cursor: int) -> Since:
         """Return what changed after a cursor: its peers, edges and rounds; `header` and `timeline` are always whole."""
         state = self.log.state()
         changed = {peer_id for peer_id, peer in state.peers.items() if peer.position > cursor}
         if self.graph is not None:  # what a peer waits for changes with its neighbors
             changed |= {neighbor for peer_id in changed for neighbor in self.graph.neighbors(peer_id)}
-        return finite(self._state(state, changed) | {"since": cursor, "rounds": self.rounds(cursor)})  # type: ignore[no-any-return]
+        found: Since = {**self._state(state, changed), "since": cursor, "rounds": self.rounds(cursor)}
+        return finite(found)
 
-    def at(self, cursor: int) -> JSON:
+    def at(self, cursor: int) -> StateMessage:
         """Return the state at any cursor, for replay."""
-        return finite(self._state(self.log.state(cursor)))  # type: ignore[no-any-return]
+        return finite(self._state(self.log.state(cursor)))
 
-    def at_round(self, round_index: int) -> JSON:
+    def at_round(self, round_index: int) -> AtRound:
         """Return the state in which every peer has just completed a round; see `EventLog.at_round`."""
-        return finite(self._state(self.log.at_round(round_index)) | {"round": round_index})  # type: ignore[no-any-return]
+        found: AtRound = {**self._state(self.log.at_round(round_index)), "round": round_index}
+        return finite(found)
 
-    def _state(self, state: RunState, only: set[int] | None = None) -> JSON:
+    def _state(self, state: RunState, only: set[int] | None = None) -> StateMessage:
         peers = state.peers if only is None else {peer_id: state.peers[peer_id] for peer_id in sorted(only)}
         return {
             "cursor": state.cursor,
@@ -91,7 +94,7 @@ class View:
     def header(self, state: RunState) -> Header:
         """Return the numbers of the whole run."""
         peers, metric = list(state.peers.values()), self.metric()
-        values = present(peer.latest("metric_value") for peer in peers)
+        values = present(peer.last.get("metric_value") for peer in peers)
         rounds = [peer.rounds_completed for peer in peers]
         manifest = self.graph.manifest if self.graph else None
         count = states(state.peers)
@@ -99,7 +102,7 @@ class View:
             algorithm=algorithm_of(self.graph, peers),
             task=manifest.task if manifest else None,
             clusters=manifest.clusters if manifest else None,
-            metric=metric.as_json() | {"name": printable(metric.name, 64)},
+            metric={**metric.as_json(), "name": printable(metric.name, 64)},
             **statistics(metric, values),
             measured=int(values.size),
             more_metrics=self._more_statistics(peers),
@@ -130,18 +133,19 @@ class View:
 
     def peer(self, peer: PeerState, state: RunState) -> PeerRow:
         """Return the row of one peer of a state."""
-        algorithm = peer.latest("state") or {}
+        last = peer.last
+        algorithm = last.get("state") or {}
         wait = waits(peer, state.peers, self.graph, state.at)
         return PeerRow(
             id=peer.peer_id,
             status=printable(peer.status, 32),
             exit_code=peer.exit_code,
             round=peer.rounds_completed,
-            metric=peer.latest("metric_value"),
+            metric=last.get("metric_value"),
             metrics=latest_values(peer, self.more_metrics()),
-            loss=peer.latest("loss"),
-            cluster=peer.latest("cluster_index"),
-            true_cluster=peer.latest("true_cluster"),
+            loss=last.get("loss"),
+            cluster=last.get("cluster_index"),
+            true_cluster=last.get("true_cluster"),
             collaborators=algorithm.get("collaborators"),
             mixture=algorithm.get("soft_mixture") or algorithm.get("mixture"),
             waits_for=wait.neighbors,
@@ -158,7 +162,7 @@ class View:
             rounds_with_missing=len(peer.missing),
             refusals=peer.refusals,
             starts=len(peer.incarnations),
-            checkpoint=peer.checkpoint.get("round_index"),
+            checkpoint=peer.checkpoint.get("round_index") if peer.checkpoint else None,
             at=round(peer.at, 3),
         )
 
@@ -167,11 +171,11 @@ class View:
         pairs = self.graph.edges if self.graph else known_edges(state)
         return [edge(state, a, b, self.graph) for a, b in pairs if only is None or a in only or b in only]
 
-    def timeline(self, state: RunState) -> list[JSON]:
+    def timeline(self, state: RunState) -> list[TimelineEntry]:
         """Return the newest `TIMELINE_MAX` entries of the timeline."""
         return timeline(state.news)[-TIMELINE_MAX:]
 
-    def picture(self) -> JSON | None:
+    def picture(self) -> GraphPicture | None:
         """Return ids, positions and edges of the graph; None without a graph file."""
         if self.graph is None:
             return None
@@ -198,7 +202,8 @@ class View:
             values = present(row.metric for row in rows)
             numbers = statistics(metric, values)
             best = metric.best(values) if values.size else None
-            true = [self.log.newest(peer_id).start.get("true_cluster") for peer_id in lines]
+            starts = [self.log.newest(peer_id).start for peer_id in lines]
+            true = [start.get("true_cluster") if start else None for start in starts]
             found = [row.cluster for row in rows]
             entry = (
                 index, numbers["mean"], numbers["worst"], best, numbers["tenth"], agreement(true, found),
@@ -220,10 +225,10 @@ ROUND = ("round", "mean", "worst", "best", "tenth", "ari", "seconds", "payload_b
 def metric_of(peers: Iterable[PeerState]) -> Metric:
     """Return the metric in the start lines or summaries of peers; accuracy if they have none."""
     for peer in peers:
-        if found := peer.summary.get("metric") or peer.start.get("metric"):
+        started = peer.start.get("metric") if peer.start else None
+        found = peer.summary.get("metric") or started or (peer.answer["metric"] if peer.answer else None)
+        if found:
             return Metric.from_json(found)
-        if peer.answer is not None:
-            return peer.answer.metric.plain
     return Metric()
 
 
@@ -253,7 +258,7 @@ def present(values: Iterable[float | None]) -> np.ndarray:
 
 def ari(peers: list[PeerState]) -> float | None:
     """Return `agreement` of the peers' latest clusters."""
-    return agreement([p.latest("true_cluster") for p in peers], [p.latest("cluster_index") for p in peers])
+    return agreement([p.last.get("true_cluster") for p in peers], [p.last.get("cluster_index") for p in peers])
 
 
 def seconds_left(peers: list[PeerState], total: int | None) -> float | None:
@@ -272,8 +277,7 @@ def alive(peer: PeerState) -> int | None:
     """Return the number of live neighbors: of its answer or the changes of their states, else of the last round."""
     if peer.neighbors or peer.answered:
         return sum(state == "alive" for state in peer.neighbors.values())
-    of_round: int | None = peer.latest("neighbors_alive")
-    return of_round
+    return peer.last.get("neighbors_alive")
 
 
 def known_edges(state: RunState) -> list[tuple[int, int]]:
@@ -300,7 +304,7 @@ def edge(state: RunState, a: int, b: int, graph: Graph | None = None) -> EdgeRow
 def edge_kind(ends: dict[int, PeerState], a: int, b: int, graph: Graph | None) -> str | None:
     """Return how the ends of an edge reach each other: as one of them says, the least direct first; else as the graph says."""
     answers = ((ends[i].answer, str(j)) for i, j in ((a, b), (b, a)))
-    said = {answer.routes.get(other) for answer, other in answers if answer is not None}
+    said = {answer.get("routes", {}).get(other) for answer, other in answers if answer is not None}
     found = next((kind for kind in ROUTES if kind in said), None)
     return found or (kind_of(graph, a, b) if graph is not None else None)
 

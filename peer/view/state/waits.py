@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coordinator_free_bootstrap.graph import Graph
+from peer.core.counters import Totals
+from peer.store.records import PeerStatus
 from peer.view.state.peer_state import PeerState
-from peer.view.state.peer_status import PeerStatus
 
 GONE = ("dead", "left")  # states of a neighbor that no round waits for
 
@@ -50,8 +51,8 @@ def waits(peer: PeerState, peers: Mapping[int, PeerState], graph: Graph | None, 
 
 def said(status: PeerStatus) -> Wait:
     """Return what a peer has said that it waits for."""
-    neighbors = tuple(sorted({*status.waiting_for, *status.owed_to}))
-    return Wait(status.stage.replace("_", " "), neighbors, tuple(reasons(status)), until_s(status))
+    neighbors = tuple(sorted({*status["waiting_for"], *status["owed_to"]}))
+    return Wait(status["stage"].replace("_", " "), neighbors, tuple(reasons(status)), until_s(status))
 
 
 def behind(peer: PeerState, peers: Mapping[int, PeerState], graph: Graph, now: float) -> Wait:
@@ -85,10 +86,10 @@ def alone(peer: PeerState) -> str:
         return ""
     states: Iterable[str]
     if (answer := peer.present_answer) is not None:
-        trains, states = answer.phase == "running", answer.neighbors.values()
-        count, rounds = answer.totals.get("rounds_alone", 0), answer.round_index
+        trains, states = answer["phase"] == "running", answer["neighbors"].values()
+        count, rounds = answer["totals"].get("rounds_alone", 0), answer["round_index"]
     else:
-        trains, states = bool(peer.round.get("rounds_alone")), peer.neighbors.values()
+        trains, states = bool(peer.round and Totals.of(peer.round).rounds_alone), peer.neighbors.values()
         count, rounds = peer.totals.rounds_alone, peer.rounds_completed
     lonely = trains and count and not {"alive", "suspect"} & {*states}
     return f"no neighbor is live; {count} of {rounds} rounds alone so far" if lonely else ""
@@ -100,28 +101,28 @@ def until_s(status: PeerStatus) -> float | None:
     If all that it waits for are suspect or have left, that is when the last one is given up; else when the round closes
     without them.
     """
-    waited = list(map(str, status.waiting_for))
+    waited = list(map(str, status["waiting_for"]))
     left = [
-        status.suspicion_s - (status.silent_s.get(n) or 0.0)
+        status["suspicion_s"] - (status["silent_s"].get(n) or 0.0)
         for n in waited
-        if status.neighbors.get(n) in ("suspect", "left")
+        if status["neighbors"].get(n) in ("suspect", "left")
     ]
-    only_suspects = bool(left) and len(left) == len(waited) and not status.owed_to
-    limits = [limit for limit in (status.deadline_s, max(left) if only_suspects else None) if limit is not None]
+    only_suspects = bool(left) and len(left) == len(waited) and not status["owed_to"]
+    limits = [limit for limit in (status.get("deadline_s"), max(left) if only_suspects else None) if limit is not None]
     return round(max(0.0, min(limits)), 3) if limits else None
 
 
 def reasons(status: PeerStatus) -> list[str]:
     """Return one reason for each neighbor that has not sent its models or not accepted ours."""
     found = []
-    for n in map(str, status.waiting_for):
-        text = f"models of {n}, in round {status.neighbor_rounds.get(n, '?')}"
-        if status.neighbors.get(n) == "suspect":
-            silent, limit = status.silent_s.get(n) or 0.0, status.suspicion_s
+    for n in map(str, status["waiting_for"]):
+        text = f"models of {n}, in round {status['neighbor_rounds'].get(n, '?')}"
+        if status["neighbors"].get(n) == "suspect":
+            silent, limit = status["silent_s"].get(n) or 0.0, status["suspicion_s"]
             text = f"models of {n}, silent for {silent:.1f} s and marked dead after {limit:g} s"
-        elif status.neighbors.get(n) == "left":
-            text += f", which left {status.silent_s.get(n) or 0.0:.1f} s ago and may be restarting"
-        elif status.neighbors.get(n) in ("dead", "unknown"):
-            text += f", which is {status.neighbors[n]}: run.start.rule is never_alone"
+        elif status["neighbors"].get(n) == "left":
+            text += f", which left {status['silent_s'].get(n) or 0.0:.1f} s ago and may be restarting"
+        elif status["neighbors"].get(n) in ("dead", "unknown"):
+            text += f", which is {status['neighbors'][n]}: run.start.wait_for is never_alone"
         found.append(text)
-    return found + [f"{n} to accept our models" for n in status.owed_to]
+    return found + [f"{n} to accept our models" for n in status["owed_to"]]

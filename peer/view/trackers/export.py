@@ -53,7 +53,7 @@ def tracked(name: str) -> Iterator[None]:
         raise
     except Exception as error:  # code of another package; it may raise any exception
         raise StorageError(
-            f"{Option('export')} {name}: {type(error).__name__}: {error}. Correct the destination or leave it out."
+            f"{Option('export')}: {name}: {type(error).__name__}: {error}. Correct the destination or leave it out."
         ) from error
 
 
@@ -125,31 +125,35 @@ def follow(directory: Path, exports: Sequence[str]) -> None:
     trackers: dict[str, Tracker] = {}
     failed: list[PeerError] = []
 
-    def each(names: Iterable[str], step: Callable[[str], object]) -> None:
-        for name in [*names]:
-            try:
-                with tracked(name):
-                    step(name)
-            except PeerError as error:
-                print(error, file=sys.stderr, flush=True)
-                failed.append(error)
-                trackers.pop(name, None)
+    def attempt(name: str, step: Callable[..., object], *arguments: object) -> None:
+        try:
+            with tracked(name):
+                step(*arguments)
+        except PeerError as error:
+            print(error, file=sys.stderr, flush=True)
+            failed.append(error)
+            trackers.pop(name, None)
 
-    each(exports, lambda name: trackers.update({name: opened(name)}))
+    def each(step: Callable[..., object], *arguments: object) -> None:
+        for name, tracker in [*trackers.items()]:
+            attempt(name, step, tracker, *arguments)
+
+    for name in exports:
+        attempt(name, lambda name: trackers.update({name: opened(name)}), name)
     feed, begun, ended = Feed(directory), False, False
     while not ended:
         ended = bool(select.select([0], [], [], PAUSE_S)[0])
         rows = feed.read()
         if not begun and (rows or ended):
             about, begun = feed.about(rows), True
-            each(trackers, lambda name, about=about: trackers[name].begin(about))  # type: ignore[misc]
+            each(Tracker.begin, about)
         everyone = list(feed.everyone.completed(ended=ended))
         if rows or everyone:
-            each(trackers, lambda name, new=(rows, everyone): trackers[name].take(*new))  # type: ignore[misc]
+            each(Tracker.take, rows, everyone)
     for problem in feed.problems:
         print(f"warning: {problem}", file=sys.stderr, flush=True)
     report = build_report(directory)
-    each(trackers, lambda name: trackers[name].close(report))
+    each(Tracker.close, report)
     if failed:
         raise failed[0]
 

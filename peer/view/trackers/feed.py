@@ -62,9 +62,10 @@ class Feed:
 
     def _rows(self, peer_id: int) -> Iterator[HistoryRow]:
         for event in self._tails[peer_id].read_history():
-            if event.kind == "start":
-                self._true[peer_id] = event.data.get("true_cluster")
-                if metric := event.data.get("metric"):
+            data = event.data
+            if data["kind"] == "start":
+                self._true[peer_id] = data.get("true_cluster")
+                if metric := data.get("metric"):
                     self.everyone.metric = Metric.from_json(metric)
-            elif event.kind == "round":
-                yield row_of(peer_id, event.data, self._true.get(peer_id))
+            elif data["kind"] == "round":
+                yield row_of(peer_id, data, self._true.get(peer_id))

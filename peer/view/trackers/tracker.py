@@ -70,7 +70,7 @@ def check(exports: Iterable[str]) -> None:
         name, _, place = export.partition(":")
         if name not in KINDS or not place:
             raise UsageError(f"{Option('export')}: expected {FORMS}, got {export!r}")
-        require(KINDS[name].needs, f"{Option('export')} {export}")
+        require(KINDS[name].needs, f"{Option('export')}: {export}")
 
 
 def opened(export: str) -> Tracker:

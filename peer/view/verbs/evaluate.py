@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coordinator_free_bootstrap.errors import written_as
 from peer.cli.json_output import AsJson, print_json
 from peer.cli.problem import KEYS, Problem, Settings, set_keys, takes_problem
 
@@ -57,6 +58,7 @@ def evaluate(
     typer.echo(", ".join(shown))
 
 
+@written_as({"task": "--set run.task"})
 def predict(
     model: ModelFile,
     inputs: Annotated[

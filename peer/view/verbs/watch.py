@@ -67,6 +67,7 @@ def watch(
     Example: peer watch graph.json --certs certs --terminal
     """
     from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
+    from coordinator_free_bootstrap.options import refuse_given
     from peer.runtime.local_options import LOCAL_HOST, listen_address
 
     try:
@@ -74,10 +75,8 @@ def watch(
     except ValueError as error:
         raise UsageError(ConfigProblem(Option("listen"), str(error), repr(listen))) from None
     asked = where.is_file()
-    given = [option for option, value in (("--out", out), ("--certs", certs), ("--proxy", proxy or None)) if value]
-    if not asked and given:
-        option = given[0]
-        raise UsageError(f"{option}: has an effect only with a graph file. Remove {option}.")
+    if not asked:
+        refuse_given("no graph file is given", out=out, certs=certs, proxy=proxy)
     directory = (out or where.parent / "watched") if asked else where
     with ExitStack() as stack:
         going_on = None

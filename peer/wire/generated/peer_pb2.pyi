@@ -33,7 +33,6 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_DUPLICATE: _ClassVar[Outcome]
     OUTCOME_STALE: _ClassVar[Outcome]
     OUTCOME_UNUSED: _ClassVar[Outcome]
-    OUTCOME_REFUSED: _ClassVar[Outcome]
 PHASE_UNSPECIFIED: Phase
 PHASE_STARTING: Phase
 PHASE_RUNNING: Phase
@@ -52,7 +51,14 @@ OUTCOME_FOLDED: Outcome
 OUTCOME_DUPLICATE: Outcome
 OUTCOME_STALE: Outcome
 OUTCOME_UNUSED: Outcome
-OUTCOME_REFUSED: Outcome
+
+class Refusal(_message.Message):
+    __slots__ = ("code", "reason")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    reason: str
+    def __init__(self, code: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
     __slots__ = ("sender", "incarnation", "wire_version", "manifest_digest", "graph_digest", "schema_digest", "initial_models_digest", "round_index", "phase", "manifest", "seen_incarnation", "frozen_digest", "meaning")
@@ -85,16 +91,14 @@ class HelloRequest(_message.Message):
     def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., wire_version: _Optional[int] = ..., manifest_digest: _Optional[str] = ..., graph_digest: _Optional[str] = ..., schema_digest: _Optional[str] = ..., initial_models_digest: _Optional[str] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., manifest: _Optional[str] = ..., seen_incarnation: _Optional[int] = ..., frozen_digest: _Optional[str] = ..., meaning: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("hello", "refusal", "reason", "cannot_dial")
+    __slots__ = ("hello", "refusal", "cannot_dial")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
     CANNOT_DIAL_FIELD_NUMBER: _ClassVar[int]
     hello: HelloRequest
-    refusal: str
-    reason: str
+    refusal: Refusal
     cannot_dial: bool
-    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., refusal: _Optional[str] = ..., reason: _Optional[str] = ..., cannot_dial: _Optional[bool] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., cannot_dial: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("sender", "incarnation", "round_index", "phase")
@@ -141,12 +145,10 @@ class PassRequest(_message.Message):
     def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., scalars: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
-    __slots__ = ("refusal", "reason")
+    __slots__ = ("refusal",)
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    refusal: str
-    reason: str
-    def __init__(self, refusal: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    refusal: Refusal
+    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
     __slots__ = ("sender", "incarnation", "round_index", "step", "slot", "index", "total", "sample_count", "mass", "scalars", "size_bytes", "encoding", "base")
@@ -213,14 +215,12 @@ class TunnelEnds(_message.Message):
     def __init__(self, sender: _Optional[int] = ..., other: _Optional[int] = ..., probe: _Optional[bool] = ...) -> None: ...
 
 class PushReply(_message.Message):
-    __slots__ = ("outcome", "refusal", "reason")
+    __slots__ = ("outcome", "refusal")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
-    refusal: str
-    reason: str
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., refusal: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    refusal: Refusal
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("sender", "incarnation", "slot")

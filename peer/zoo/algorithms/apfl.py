@@ -85,7 +85,7 @@ class Apfl(Personal[ApflOptions, ApflState]):
         self, workspace: Workspace[ApflState], model: Vector, number: int, batch: Indices
     ) -> tuple[Vector, TrainStats]:
         plan = workspace.plan(workspace.seed("train", number))
-        return workspace.fit(model, replace(plan, indices=batch, unit="fullbatch_step", epochs=1))
+        return workspace.fit(model, replace(plan, indices=batch, batch_size="all", epochs=1))
 
     def evaluation_model(self, workspace: Workspace[ApflState]) -> Vector:
         """Return alpha v + (1 - alpha) w."""

@@ -245,7 +245,7 @@ class Cgpfl(CgpflDecisions):
         return workspace.models.model(self.personal)
 
     def evaluate(self, workspace: Workspace[CgpflState]) -> Fields:
-        """Return the metrics of theta, the accuracy of the peer's center, and K."""
+        """Return the metrics of theta, the metric value of the peer's center, and K."""
         state = workspace.state
         center = workspace.models.model(state.label or 0)
         known: Fields = {} if state.clusters is None else {"clusters": state.clusters}

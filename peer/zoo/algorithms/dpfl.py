@@ -83,7 +83,7 @@ class DpflState(AlgorithmState):
 
 
 class Dpfl(Algorithm[DpflOptions, DpflState]):
-    """DPFL; the model of highest validation accuracy is private and is the result."""
+    """DPFL; the model of the best validation score is private and is the result."""
 
     name = "dpfl"
     clustered = False
@@ -109,7 +109,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
 
     @classmethod
     def private_count(cls, manifest: Manifest) -> int:
-        """Return 1: the model of the highest validation accuracy so far."""
+        """Return 1: the model of the best validation score so far."""
         return 1
 
     def kept_models(self) -> int:
@@ -306,7 +306,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         return super().adopt(workspace)
 
     def evaluate(self, workspace: Workspace[DpflState]) -> Fields:
-        """Return the metrics of the remembered model, the accuracy of the average, and the collaborators."""
+        """Return the metrics of the remembered model, the metric value of the average, and the collaborators."""
         state = workspace.state
         averaged = workspace.learner.evaluate(workspace.models.model(CURRENT)).metric
         known = {"candidates": state.candidates, "collaborators": state.collaborators}
@@ -317,7 +317,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         }
 
     def evaluation_model(self, workspace: Workspace[DpflState]) -> Vector:
-        """Return the model of the highest validation accuracy."""
+        """Return the model of the best validation score."""
         return workspace.models.model(BEST)
 
 

@@ -167,7 +167,7 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
         return replace(workspace.state, importance=())
 
     def evaluate(self, workspace: Workspace[FedSoftState]) -> Fields:
-        """Return the metrics of w, the accuracy of the center that has most of the training samples, and their division."""
+        """Return the metrics of w, the metric value of the center that has most of the training samples, and their division."""
         state = workspace.state
         main, known = workspace.models.model(state.cluster_index or 0), Fields()
         if state.labels is not None:

@@ -18,7 +18,7 @@ from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.learner import TrainStats
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, fold
-from peer.zoo.algorithms.personal import batches_in_epochs, require_plain_sgd
+from peer.zoo.algorithms.personal import batch_samples, batches_in_epochs, require_plain_sgd
 
 
 class LocalRoundsOptions(BaseModel):
@@ -64,7 +64,7 @@ def local_rounds(
         plan = replace(
             workspace.plan(workspace.seed("train", number)),
             indices=batch,
-            unit="fullbatch_step",
+            batch_size="all",
             epochs=options.inner_steps,
             proximal=(w, options.strength),
         )
@@ -81,7 +81,7 @@ def local_rounds(
 
 def successive_batches(workspace: Workspace, count: int) -> list[npt.NDArray[np.int64]]:
     """Return ``count`` mini-batches, int64 [b]: those of one shuffled pass after the other."""
-    samples, size = workspace.learner.count(), workspace.manifest.batch_size
+    samples, size = workspace.learner.count(), batch_samples(workspace)
     draw = generator(workspace.seed("batches"), "shuffle")
     found: list[npt.NDArray[np.int64]] = []
     while len(found) < count:

@@ -54,9 +54,9 @@ class PerFedAvg(Personal[PerFedAvgOptions]):
         batches = successive_batches(workspace, 2 * batches_in_epochs(workspace))
         for number in range(0, len(batches), 2):
             first, second = (workspace.plan(workspace.seed("train", number + which)) for which in (0, 1))
-            one = replace(first, indices=batches[number], unit="fullbatch_step", epochs=1)
+            one = replace(first, indices=batches[number], batch_size="all", epochs=1)
             adapted = self._adapted(workspace, w, one)
-            other = replace(second, indices=batches[number + 1], unit="fullbatch_step", epochs=1)
+            other = replace(second, indices=batches[number + 1], batch_size="all", epochs=1)
             stepped, stats = workspace.fit(adapted, other)
             w += stepped - adapted
             done.append(stats)

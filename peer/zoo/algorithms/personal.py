@@ -30,7 +30,7 @@ class Personal(Algorithm[OptionsT, StateT]):
         return workspace.models.model(PERSONAL)
 
     def evaluate(self, workspace: Workspace[StateT]) -> Fields:
-        """Return the metrics of the personal model, and the accuracy of the shared one."""
+        """Return the metrics of the personal model, and the metric value of the shared one."""
         shared = workspace.learner.evaluate(workspace.models.model(SHARED))
         return super().evaluate(workspace) | {"metric_shared": shared.metric}
 
@@ -51,7 +51,11 @@ def require_plain_sgd(name: str, manifest: Manifest) -> None:
 
 
 def batches_in_epochs(workspace: Workspace) -> int:
-    """Return how many mini-batches ``run.local_epochs`` have: n / B, rounded up, times tau (steps: tau)."""
-    m = workspace.manifest
-    per_epoch = -(-workspace.learner.count() // m.batch_size) if m.local_unit == "epoch" else 1
-    return m.local_epochs * per_epoch
+    """Return how many mini-batches ``run.local_epochs`` have: n / B, rounded up, times tau."""
+    return workspace.manifest.local_epochs * -(-workspace.learner.count() // batch_samples(workspace))
+
+
+def batch_samples(workspace: Workspace) -> int:
+    """Return B, the samples of a mini-batch: ``run.batch_size``, or the number of all."""
+    size = workspace.manifest.batch_size
+    return max(1, workspace.learner.count()) if size == "all" else size

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.validation import counted
@@ -116,7 +115,7 @@ def _of_pairs(data: Any) -> tuple[Any, Any]:
     return list(x), [target.item() if hasattr(target, "item") and target.ndim == 0 else target for target in y]
 
 
-def _array(name: str, values: Any) -> NDArray[Any]:
+def _array(name: str, values: Any) -> np.ndarray:
     """Return values as an array of numbers or, of labels, texts."""
     try:
         if isinstance(values, list | tuple) and len(values) and hasattr(values[0], "detach"):
@@ -125,11 +124,11 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         found = np.asarray(found) if isinstance(found, np.ndarray) else in_numpy(name, _listed(found))
     except (ValueError, ShardError) as error:
         raise TaskError(f"{SOURCE}: {name}: expected an array of samples of one shape, got: {error}") from error
-    result: NDArray[Any] = found
+    result: np.ndarray = found
     return result
 
 
-def _listed(values: Any) -> NDArray[Any]:
+def _listed(values: Any) -> np.ndarray:
     """Return a list as an array; texts beside numbers or None stay objects, which NumPy would make texts."""
     found = np.asarray(values)
     if found.dtype.kind in "US" and found.ndim == 1 and not all(isinstance(value, str) for value in values):
@@ -137,7 +136,7 @@ def _listed(values: Any) -> NDArray[Any]:
     return found
 
 
-def _array_pool(x: NDArray[Any], y: NDArray[Any], options: Mapping[str, Any]) -> Pool:
+def _array_pool(x: np.ndarray, y: np.ndarray, options: Mapping[str, Any]) -> Pool:
     if x.ndim < 2:
         raise TaskError(
             f"{SOURCE}: x: expected [samples, features...], such as x.reshape(-1, 1), got shape {list(x.shape)}"
@@ -170,14 +169,14 @@ def _array_pool(x: NDArray[Any], y: NDArray[Any], options: Mapping[str, Any]) ->
     return replace(pool, preprocessing=preprocessing, class_names=names)
 
 
-def _pictures(x: NDArray[Any]) -> NDArray[Any]:
+def _pictures(x: np.ndarray) -> np.ndarray:
     """Return bytes [n, height, width] or [n, height, width, channels] as [n, channels, height, width]."""
     if x.ndim == 3:
         return x[:, None]
     return np.moveaxis(x, -1, 1) if x.shape[-1] in CHANNELS and x.shape[1] not in CHANNELS else x
 
 
-def kind_of(y: NDArray[Any], kind: str | None) -> str:
+def kind_of(y: np.ndarray, kind: str | None) -> str:
     """Return the kind of targets: that given, else classification for texts and integers, regression for fractions.
 
     Raises:
@@ -200,7 +199,7 @@ def kind_of(y: NDArray[Any], kind: str | None) -> str:
     return "classification"
 
 
-def _targets(y: NDArray[Any], options: Mapping[str, Any]) -> tuple[NDArray[Any], tuple[str, ...] | None]:
+def _targets(y: np.ndarray, options: Mapping[str, Any]) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Return int64 labels [n] and the names of the classes, or float32 targets and None."""
     absent = [n for n, value in enumerate(y.reshape(len(y), -1)[:, 0].tolist()) if is_missing(value)]
     if absent:

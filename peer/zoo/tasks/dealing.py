@@ -6,10 +6,8 @@ import functools
 import json
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Option, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
@@ -85,7 +83,7 @@ class Deal:
             metadata=self._metadata(peer_id),
         )
 
-    def _gather(self, samples: PoolSamples, split: PeerSplit) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _gather(self, samples: PoolSamples, split: PeerSplit) -> tuple[np.ndarray, np.ndarray]:
         labels = self.pool.y[samples.index]
         if split.label_map is not None:
             labels = split.label_map[labels]
@@ -100,7 +98,7 @@ class Deal:
         return {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
 
 
-def outputs_for(targets: NDArray[Any], classes: int | None) -> int:
+def outputs_for(targets: np.ndarray, classes: int | None) -> int:
     """Return the number of outputs of a model for ``targets`` [n, ...]."""
     return math.prod(targets.shape[1:]) if classes is None else classes
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +75,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 def _images(
     folder: Path, classes: Sequence[str], size: int, grey: bool
-) -> tuple[NDArray[Any], NDArray[np.int64], str | None]:
+) -> tuple[np.ndarray, NDArray[np.int64], str | None]:
     """Return images [n, channels, size, size] in the order of class and file name, labels int64 [n], and what was converted."""
     pictures: list[Picture] = []
     labels, others = [], []
@@ -99,7 +98,7 @@ def _images(
     return pixels, np.array(labels, dtype=np.int64), "; ".join(filter(None, said)) or None
 
 
-def held_out(x: NDArray[Any], y: NDArray[Any], classes: int | None, group: NDArray[np.int64] | None = None) -> Pool:
+def held_out(x: np.ndarray, y: np.ndarray, classes: int | None, group: NDArray[np.int64] | None = None) -> Pool:
     """Return samples as a pool: shuffled with a fixed seed, a fifth held out for testing.
 
     With groups it is a fifth of each group of two rows or more.

@@ -95,8 +95,8 @@ class Pool:
         about: metadata for the shards, such as the name of a table's ``target``.
     """
 
-    x: NDArray[Any]
-    y: NDArray[Any]
+    x: np.ndarray
+    y: np.ndarray
     train_count: int
     classes: int | None
     source: NDArray[np.int64] | None = None

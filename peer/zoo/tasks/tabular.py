@@ -185,7 +185,7 @@ def _complete(table: Table, used: Sequence[str], texts: Mapping[str, Sequence[st
     return table.without(lacking)
 
 
-def _targets(table: Table, target: str, options: Settings) -> tuple[NDArray[Any], list[str] | None]:
+def _targets(table: Table, target: str, options: Settings) -> tuple[np.ndarray, list[str] | None]:
     """Return the targets of all rows, and the names of the classes; None for regression."""
     kind = options["kind"]
     if kind not in {"classification", "regression"}:

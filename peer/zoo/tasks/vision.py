@@ -98,7 +98,7 @@ def joined(first: Pool, second: Pool) -> Pool:
     )
 
 
-def _padded(images: NDArray[Any], channels: int, side: int) -> NDArray[Any]:
+def _padded(images: np.ndarray, channels: int, side: int) -> np.ndarray:
     """Repeat grey channels and pad evenly with zeros to [n, channels, side, side]."""
     n, found, height, width = images.shape
     padded = np.zeros((n, channels, side, side), images.dtype)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator_free_bootstrap.validation import refuse_without
+from coordinator_free_bootstrap.options import refuse_given
 from peer.cli.json_output import AsJson, print_json
 from peer.cli.problem import Problem, takes_problem
 
@@ -75,8 +75,9 @@ def show(
 
     if shards is not None:
         local = problem.local
-        refuse_without("without SHARDS", False, peers=local.peers, data_root=local.data_root, download=local.download)
-        refuse_without("with --set run.task or --graph", problem.names_task, set=problem.settings or None)
+        refuse_given("SHARDS are given", peers=local.peers, data_root=local.data_root, download=local.download)
+        if not problem.names_task:
+            refuse_given("neither run.task nor --graph is given", set=problem.settings or None)
         paths = sorted(shards.glob("peer-*.safetensors"), key=lambda p: (len(p.name), p.name))
         if not paths:
             raise UsageError(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from coordinator_free_bootstrap import Compared, Graph
+from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.base import Algorithm
 from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdState
@@ -20,7 +21,7 @@ from peer.core import events as ev
 from peer.core.arrivals import Arrival
 from peer.core.decisions import AlgorithmState
 from peer.core.engine import Engine, make_hello
-from peer.core.messages import WIRE_VERSION, Control, ModelHeader, Outcome, Select
+from peer.core.messages import WIRE_VERSION, Control, ModelHeader, Select
 from peer.core.state import State
 
 LOST = None
@@ -102,10 +103,11 @@ class World:
                     self.post(neighbor, ev.ArrivalOffered(Arrival(header, stream=self.count)), delay)
             case do.ReadArrival(arrival):
                 self.read(peer, arrival)
-            case do.AnswerArrival(arrival, outcome, refusal, reason):
+            case do.AnswerArrival(arrival, reply):
                 self.answers.append((peer, effect))
                 if arrival.stream in self.senders:
-                    self.post(self.senders.pop(arrival.stream), ev.SendAnswered(peer, outcome, refusal, reason))
+                    refusal = reply if isinstance(reply, Refusal) else None
+                    self.post(self.senders.pop(arrival.stream), ev.SendAnswered(peer, refusal))
             case do.FoldArrival(arrival):
                 self.folds.append((peer, effect))
                 self.post(peer, ev.ArrivalFolded(arrival))
@@ -135,10 +137,10 @@ class World:
         if rejection is None:
             event = ev.SelectReceived(message) if isinstance(message, Select) else ev.PassReceived(message)
             self.post(receiver, event, delay)
-            self.post(sender, ev.SendAnswered(receiver, Outcome.FOLDED), delay)
+            self.post(sender, ev.SendAnswered(receiver), delay)
         else:
             self.engines[receiver].state.refusals[rejection.code] += 1
-            self.post(sender, ev.SendAnswered(receiver, Outcome.REFUSED, rejection.code), delay)
+            self.post(sender, ev.SendAnswered(receiver, rejection), delay)
 
     def deliver(self, sender: int, receiver: int, message: Message) -> float | None:
         """Return how long a message takes; a lost one fails at its sender."""

@@ -23,7 +23,7 @@ from peer.core.arrivals import Arrival
 from peer.core.decisions import Offer
 from peer.core.effects import Target
 from peer.core.engine import make_hello
-from peer.core.messages import ModelHeader, Outcome, Pass, Select
+from peer.core.messages import ModelHeader, Pass, Select
 from tests.unit.algorithms.engines import SAME, World
 from tests.unit.algorithms.messages import header
 
@@ -176,7 +176,7 @@ def test_async_late_selections_are_answered_with_the_model_of_their_round():
 
 def test_lockstep_late_selection_is_answered_once():
     """Neighbor 2 is met only after the offers of the round went out: it was not waited for, and still gets the model."""
-    graph = graph_of(3, start={"rule": "quorum", "quorum": 0.5, "deadline_s": 60.0})
+    graph = graph_of(3, start={"wait_for": 0.5, "deadline_s": 60.0})
     world = World(graph, SameParity.slot_of, algorithm=SameParity)
     engine, now = world.engines[0], 100.0
 
@@ -193,14 +193,14 @@ def test_lockstep_late_selection_is_answered_once():
     step(ev.Tick())
     meet(1)
     step(ev.WorkDone("assign", ParityState((0,), selected=0)))
-    step(ev.SendAnswered(1, Outcome.FOLDED))  # our selection
+    step(ev.SendAnswered(1))  # our selection
     step(ev.WorkDone("train", ParityState((0,), selected=0)))
     assert engine.pace.missing_selections() == [1]
     assert pushed(step(ev.SelectReceived(select[1]))) == [1]
     meet(2)
-    step(ev.SendAnswered(2, Outcome.FOLDED))  # our selection
+    step(ev.SendAnswered(2))  # our selection
     assert pushed(step(ev.SelectReceived(select[2]))) == [2]
-    step(ev.SendAnswered(2, Outcome.FOLDED))
+    step(ev.SendAnswered(2))
     assert pushed(step(ev.SelectReceived(select[2]))) == []
 
 
@@ -241,7 +241,7 @@ def test_models_that_contradict_the_selection_are_refused_and_the_run_completes(
         ev.ArrivalOffered(Arrival(header(**({"round_index": 3} | changes)), stream=99_000)), world.now
     )
     (answer,) = [e for e in effects if isinstance(e, do.AnswerArrival) and e.arrival.stream == 99_000]
-    assert (answer.outcome, answer.refusal) == (Outcome.REFUSED, code)
+    assert answer.reply.code is code
     engine.state.refusals.clear()
     assert_complete(world.run())
 

@@ -6,6 +6,7 @@ import pytest
 from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.algorithms.dfedavg import DFedAvg
+from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.arrivals import Arrival
 from peer.core.engine import Engine
@@ -59,7 +60,7 @@ def test_async_peers_answer_the_newest_request():
     graph = graph_of(pace="async", rounds=12)
     world = Asking(graph).run()
     assert set(world.stopped.values()) == {"completed"}
-    unused = [answer for _, answer in world.answers if answer.outcome is Outcome.UNUSED]
+    unused = [answer for _, answer in world.answers if answer.reply is Outcome.UNUSED]
     assert len(world.folds) > 5 * 12 / 2
     assert len(world.folds) + len(unused) == len(world.answers)
     assert not any(engine.state.refusals for engine in world.engines.values())
@@ -111,7 +112,7 @@ def test_a_model_that_was_not_asked_for_is_not_read():
     engine, now = engine_of(graph)
     other = next(n for n in graph.neighbors(0) if n not in asked(graph, 0, 0))
     effects = engine.step(ev.ArrivalOffered(Arrival(header(sender=other, round_index=0), stream=1)), now)
-    assert [e.outcome for e in effects if hasattr(e, "outcome")] == [Outcome.UNUSED]
+    assert [e.reply for e in effects if isinstance(e, do.AnswerArrival)] == [Outcome.UNUSED]
     assert engine.state.totals["models_unused"] == 1
 
 

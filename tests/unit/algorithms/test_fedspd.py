@@ -49,7 +49,7 @@ def test_a_run_equals_the_oracle(kind, clusters, first_round, mix):
         mix=mix,
         options=options,
         final={"epochs": 3},
-        local_unit="fullbatch_step",
+        batch_size="all",
         local_epochs=4,
         learning_rate=0.5,
         learning_rate_decay=[0.7, 2],
@@ -164,7 +164,7 @@ def test_a_least_weight_is_refused_with_a_partition():
 
 
 def test_the_first_round_is_doubled():
-    graph = graph_of(local_unit="fullbatch_step", rounds=1, options=PLAIN | {"first_round": "paper"})
+    graph = graph_of(batch_size="all", rounds=1, options=PLAIN | {"first_round": "paper"})
     for factor, steps in ((1, 2), (2, 4), (5, 10)):
         g = replace(
             graph, manifest=graph.manifest.model_copy(update={"options": PLAIN | {"first_round_factor": factor}})
@@ -401,9 +401,11 @@ def test_the_most_confident_center_needs_classes():
 
 
 def test_a_late_model_folds_only_into_a_center_that_was_selected_recently():
-    """In round 5, with models up to two rounds old: cluster 0 was last selected in round 3, cluster 1 in round 2."""
-    subject = fedspd(graph_of(clusters=3, pace="async", stale="fold", stale_rounds_max=2))
-    state = FedSpdState(selected=2, trained=(2,), selected_at=(3, 2, 5), round_index=5)
+    """In round 5: cluster 0 was last selected in round 4, cluster 1 in round 3."""
+    subject = fedspd(graph_of(clusters=3, pace="async"))
+    state = FedSpdState(selected=2, trained=(2,), selected_at=(4, 3, 5), round_index=5)
     assert [t.slot for t in subject.targets(state, header(slot=0, round_index=4))] == [0]
     assert subject.targets(state, header(slot=1, round_index=4)) is None
     assert [t.slot for t in subject.targets(state, header(slot=2, round_index=4))] == [2]
+    dropping = fedspd(graph_of(clusters=3, pace="async", stale_weight=0.0))
+    assert dropping.targets(state, header(slot=0, round_index=4)) is None

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.arrivals import Arrival
@@ -251,7 +251,7 @@ def test_bad_model_is_refused_unread_and_counted(bad, code):
     before = state_of(engine)
     effects = engine.step(ev.ArrivalOffered(Arrival(bad, stream=99_000)), world.now)
     (answer,) = [e for e in effects if isinstance(e, do.AnswerArrival) and e.arrival.stream == 99_000]
-    assert (answer.outcome, answer.refusal) == (Outcome.REFUSED, code) and answer.reason
+    assert answer.reply.code is code and answer.reply.reason
     assert dict(engine.state.refusals) == {code: 1} and state_of(engine) == before
     assert done(world.run())
 
@@ -259,7 +259,7 @@ def test_bad_model_is_refused_unread_and_counted(bad, code):
 def test_model_of_a_round_that_is_over_is_stale_and_not_refused():
     world, engine = running()
     effects = engine.step(ev.ArrivalOffered(Arrival(header(round_index=0, slot=1), stream=99_000)), world.now)
-    assert [e.outcome for e in effects if isinstance(e, do.AnswerArrival) and e.arrival.stream == 99_000] == [
+    assert [e.reply for e in effects if isinstance(e, do.AnswerArrival) and e.arrival.stream == 99_000] == [
         Outcome.STALE
     ]
     assert not engine.state.refusals
@@ -286,9 +286,9 @@ def test_label_conflict_is_counted_and_not_waited_for():
     def screened(peer, arrival):
         if peer == 1:
             return read(peer, arrival)
-        world.post(peer, ev.ArrivalLost(arrival, RefusalCode.LABEL_CONFLICT))
+        world.post(peer, ev.ArrivalLost(arrival, Refusal(RefusalCode.LABEL_CONFLICT)))
         sender = world.senders.pop(arrival.stream)
-        return world.post(sender, ev.SendAnswered(peer, Outcome.REFUSED, RefusalCode.LABEL_CONFLICT))
+        return world.post(sender, ev.SendAnswered(peer, Refusal(RefusalCode.LABEL_CONFLICT)))
 
     world.read = screened
     start = world.now

@@ -20,7 +20,7 @@ BOTH_SELVES = pytest.mark.parametrize("noisy_self", [True, False])
 
 def peer_of(samples=50, **options) -> Result:
     split = {"samples_per_peer": samples, "test_per_peer": 20}
-    return peers_of(graph_of(options=PRIVATE | options, split_options=split, local_unit="fullbatch_step"))[0]
+    return peers_of(graph_of(options=PRIVATE | options, split_options=split, batch_size="all"))[0]
 
 
 def test_privacy_needs_min_cluster_samples():

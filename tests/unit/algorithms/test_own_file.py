@@ -132,7 +132,7 @@ def test_neighbors_with_other_files_are_told(file, tmp_path):
         (tmp_path / f"{len(records)}.py").write_text(text)
         records.append(meaning_with(f"{len(records)}.py:Half"))
     found = compare(*records, "peer 0", "peer 1")
-    assert found.refusal == ""
+    assert found.refusal is None
     (warning,) = found.warnings
     assert warning.startswith("algorithm files (SHA-256) differ: peer 0 has ")
     assert warning.endswith("; if that is not meant, give both the same algorithm file")

@@ -25,16 +25,16 @@ def test_a_message_names_an_option_as_its_reader_writes_it():
     problem = ConfigProblem(Option("limit"), "bytes per second", "'fast'", "Give 2MB.")
     assert str(problem) == "--limit: expected bytes per second, got 'fast'. Give 2MB."
     with names_for("python"):
-        assert str(problem) == "limit: expected bytes per second, got 'fast'. Give 2MB."
+        assert str(problem) == "limit=: expected bytes per second, got 'fast'. Give 2MB."
         with names_for("command line"):  # of a verb that a program calls: the outermost decides
-            assert str(problem).startswith("limit:")
+            assert str(problem).startswith("limit=:")
 
 
 def test_an_error_of_another_thread_names_arguments_in_python():
     def fail():
         raise UsageError(ConfigProblem(Option("data_root"), "a folder", "nothing"))
 
-    caught = pytest.raises(UsageError, match=r"^data_root: expected")
+    caught = pytest.raises(UsageError, match=r"^data_root=: expected")
     with ThreadPoolExecutor() as threads, caught as error, named_in_python():
         threads.submit(fail).result()
     assert error.value.problem.key == Option("data_root")
@@ -42,7 +42,7 @@ def test_an_error_of_another_thread_names_arguments_in_python():
 
 def test_the_same_error_names_the_argument_in_python_and_the_option_on_the_command_line(tmp_path):
     graph = peer.Graph.make("ring", peers=3)
-    with pytest.raises(UsageError, match=r"^data_root: expected no value .*task 'digits' does not use it") as caught:
+    with pytest.raises(UsageError, match=r"^data_root=: expected no value .*task 'digits' does not use it") as caught:
         peer.simulate(graph, data_root=tmp_path)
     assert "--" not in str(caught.value)
     graph.save(tmp_path / "graph.json")
@@ -60,12 +60,12 @@ def test_an_error_of_a_graph_names_options_on_the_command_line_only(tmp_path, mo
     graph.save(tmp_path / "graph.json")
     monkeypatch.setattr("peer.api.graph.check_names", refuse)
     for call in (graph.check, lambda: peer.Graph.make("line", peers=2)):
-        with pytest.raises(TaskError, match="give data_root FOLDER"):
+        with pytest.raises(TaskError, match="give data_root= FOLDER"):
             call()
     for verb in (["make", "--peers", "2"], ["check", str(tmp_path / "graph.json")]):
         with pytest.raises(TaskError, match="give --data-root FOLDER"):
             CliRunner().invoke(app, ["graph", *verb], catch_exceptions=False)
-    with pytest.raises(TaskError, match="give data_root FOLDER"):
+    with pytest.raises(TaskError, match="give data_root= FOLDER"):
         graph.check()
 
 
@@ -83,7 +83,7 @@ def test_an_error_keeps_its_class_its_code_and_its_notes():
     with pytest.raises(StorageError) as caught, named_in_python():
         raise error
     assert caught.value is error and error.__notes__ == ["a trace of another process"]
-    assert str(error).endswith("give another state_dir")
+    assert str(error).endswith("give another state_dir=")
 
 
 def test_no_error_of_the_api_names_an_option(tmp_path):

@@ -84,10 +84,10 @@ def test_a_run_in_which_no_fault_happened_is_no_soak(tmp_path):
     (tmp_path / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in samples()))
     with pytest.raises(SystemExit, match="no fault happened"):
         summarize(tmp_path)
-    (tmp_path / TIMELINE).write_text(json.dumps({"kind": "chaos", "do": "kill", "result": "not running"}) + "\n")
+    (tmp_path / TIMELINE).write_text(json.dumps({"kind": "fault", "do": "kill", "result": "not running"}) + "\n")
     with pytest.raises(SystemExit, match="no fault happened"):
         summarize(tmp_path)
-    (tmp_path / TIMELINE).write_text(json.dumps({"kind": "chaos", "do": "kill", "result": "done"}) + "\n")
+    (tmp_path / TIMELINE).write_text(json.dumps({"kind": "fault", "do": "kill", "result": "done"}) + "\n")
     assert summarize(tmp_path) == []
 
 

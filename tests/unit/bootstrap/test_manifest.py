@@ -100,7 +100,14 @@ def test_timeouts_in_order_may_be_equal():
             {"timeouts": {"suspicion": 4}},
             "g.json: run.timeouts.suspicion: expected no such key, got 4 (did you mean suspicion_s?)",
         ),
-        ({"start": {"quorum": 1.5}}, "g.json: run.start.quorum: expected less than or equal to 1, got 1.5"),
+        (
+            {"start": {"wait_for": 1.5}},
+            "g.json: run.start.wait_for: expected 'all', 'deadline' or 'never_alone' or less than or equal to 1, got 1.5",
+        ),
+        (
+            {"start": {"wait_for": "some"}},
+            "g.json: run.start.wait_for: expected 'all', 'deadline' or 'never_alone' or a valid number, got \"some\"",
+        ),
         ({"options": {"x": {}}}, "g.json: run.options.x: expected a valid boolean or"),
         ({"options": {"x": float("inf")}}, "g.json: run.options.x: expected "),
         ({"learning_rate": 10**400}, "g.json: run.learning_rate: expected "),

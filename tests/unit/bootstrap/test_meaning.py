@@ -79,7 +79,7 @@ def test_equal_records_agree():
     ],
 )
 def test_another_meaning_is_refused_with_both_values(changes, words):
-    refusal = found(MINE, replace(MINE, **changes)).refusal
+    refusal = found(MINE, replace(MINE, **changes)).refusal.reason
     assert refusal and refusal.isprintable()
     assert all(word in refusal for word in words), refusal
     assert found(replace(MINE, **changes), MINE).refusal
@@ -89,7 +89,7 @@ def test_constants_of_a_task_are_compared_as_numbers():
     ours, theirs = (replace(MINE, scaled=None, mean=mean, std=2.0) for mean in ([0.5, 1.0], [0.5, 2.0]))
     assert (
         "means of the task's preprocessing differ: peer 1 has [0.5, 1.0], peer 2 has [0.5, 2.0]"
-        in found(ours, theirs).refusal
+        in found(ours, theirs).refusal.reason
     )
 
 
@@ -126,7 +126,7 @@ def test_tensors_and_versions_only_explain():
 
 
 def test_the_first_difference_is_named_and_the_others_are_listed():
-    refusal = found(MINE, replace(MINE, classes=("a", "b"), metric="auc", divisor=2.0)).refusal
+    refusal = found(MINE, replace(MINE, classes=("a", "b"), metric="auc", divisor=2.0)).refusal.reason
     assert refusal.startswith("classes differ")
     assert refusal.endswith("; divisors of raw inputs, metrics differ too")
 
@@ -135,7 +135,7 @@ def test_a_late_difference_of_long_lists_is_named_by_its_number():
     names = [f"gene{i}" for i in range(100)]
     ours = replace(MINE, columns=tuple(names))
     names[41], names[42] = names[42], names[41]
-    refusal = found(ours, replace(MINE, columns=tuple(names))).refusal
+    refusal = found(ours, replace(MINE, columns=tuple(names))).refusal.reason
     assert "gene7 and 92 more]" in refusal and "number 42 is [gene41] and [gene42]" in refusal
 
 
@@ -152,15 +152,15 @@ OPEN = replace(MINE, open=("target", "columns", "categories", "classes"))
 
 
 def test_the_remedy_is_the_setting_with_the_classes_of_both():
-    refusal = found(replace(OPEN, classes=("1", "2")), replace(OPEN, classes=("2", "3"))).refusal
+    refusal = found(replace(OPEN, classes=("1", "2")), replace(OPEN, classes=("2", "3"))).refusal.reason
     assert '--set \'run.task_options.classes=["1", "2", "3"]\'' in refusal
     assert setting_in(refusal) == {"classes": ["1", "2", "3"]}
 
 
 def test_both_peers_name_the_same_order_of_columns():
     ours, theirs = (replace(OPEN, columns=names, read=names) for names in (("age", "bp"), ("bp", "age", "id")))
-    one = compare(ours.text(), theirs.text(), "peer 1", "peer 2").refusal
-    other = compare(theirs.text(), ours.text(), "peer 2", "peer 1").refusal
+    one = compare(ours.text(), theirs.text(), "peer 1", "peer 2").refusal.reason
+    other = compare(theirs.text(), ours.text(), "peer 2", "peer 1").refusal.reason
     assert setting_in(one) == setting_in(other) == {"columns": ["age", "bp"]}
 
 
@@ -169,17 +169,17 @@ def test_other_texts_of_a_column_are_named_as_categories():
         replace(OPEN, columns=("age", *texts), read=("age", "ward"))
         for texts in (("ward=heart", "ward=lung"), ("ward=heart", "ward=skin"))
     )
-    assert setting_in(found(ours, theirs).refusal) == {"categories": ["ward=heart", "ward=lung", "ward=skin"]}
+    assert setting_in(found(ours, theirs).refusal.reason) == {"categories": ["ward=heart", "ward=lung", "ward=skin"]}
 
 
 def test_columns_of_the_same_names_that_are_read_otherwise_have_no_setting():
     ours, theirs = (replace(OPEN, columns=(name,), read=("day",)) for name in ("day", "day (date)"))
-    assert found(ours, theirs).refusal.endswith("; give both the same columns in the same order")
+    assert found(ours, theirs).refusal.reason.endswith("; give both the same columns in the same order")
 
 
 def test_names_cannot_break_out_of_the_setting():
     name = "x'; rm -rf ~; echo '\n\x1b[31m"
-    refusal = found(replace(OPEN, classes=("a", name)), replace(OPEN, classes=("a", "b"))).refusal
+    refusal = found(replace(OPEN, classes=("a", name)), replace(OPEN, classes=("a", "b"))).refusal.reason
     assert refusal.isprintable()
     assert setting_in(refusal) == {"classes": ["a", "b", name]}
 
@@ -189,12 +189,12 @@ def test_a_neighbor_cannot_fill_the_log_with_names():
         OPEN, classes=tuple(f"{i:0200}" for i in range(300)), columns=tuple(f"{i:0200}" for i in range(300))
     )
     result = found(OPEN, theirs)
-    assert len(result.refusal) < 3000
-    assert "run.task_options.classes, 303 names" in found(OPEN, replace(theirs, columns=OPEN.columns)).refusal
+    assert len(result.refusal.reason) < 3000
+    assert "run.task_options.classes, 303 names" in found(OPEN, replace(theirs, columns=OPEN.columns)).refusal.reason
 
 
 def test_without_an_open_option_no_setting_is_named():
-    refusal = found(replace(OPEN, classes=("1", "2")), replace(MINE, classes=("2", "3"))).refusal
+    refusal = found(replace(OPEN, classes=("1", "2")), replace(MINE, classes=("2", "3"))).refusal.reason
     assert "--set" not in refusal and "give both the same class names in the same order" in refusal
 
 
@@ -202,7 +202,7 @@ def test_classes_that_a_neighbor_knows_of_travel_on():
     texts = [replace(OPEN, classes=names).text() for names in (("1", "2"), ("2", "3"), ("3", "4"))]
     middle = with_known(with_known(texts[1], texts[2]), texts[0])
     first = with_known(texts[0], middle)
-    assert setting_in(compare(first, middle, "peer 0", "peer 1").refusal) == {"classes": ["1", "2", "3", "4"]}
+    assert setting_in(compare(first, middle, "peer 0", "peer 1").refusal.reason) == {"classes": ["1", "2", "3", "4"]}
     assert compare(texts[0], first, "peer 0", "peer 0") == Comparison()  # what is known changes no meaning
     assert with_known(first, texts[2]) == first
 
@@ -226,9 +226,9 @@ def test_only_short_names_of_open_classes_are_taken_over(theirs):
 
 def test_peers_of_one_process_are_compared_over_their_edges():
     meanings = {n: replace(OPEN, classes=names).text() for n, names in enumerate((("1", "2"), ("2", "3"), ("2", "3")))}
-    assert first_refusal(meanings, [(1, 2)]) == ""
-    assert setting_in(first_refusal(meanings, [(1, 2), (0, 1)])) == {"classes": ["1", "2", "3"]}
-    assert first_refusal({0: MINE.text(), 1: MINE.text()}, [(0, 1)]) == ""
+    assert first_refusal(meanings, [(1, 2)]) is None
+    assert setting_in(first_refusal(meanings, [(1, 2), (0, 1)]).reason) == {"classes": ["1", "2", "3"]}
+    assert first_refusal({0: MINE.text(), 1: MINE.text()}, [(0, 1)]) is None
 
 
 # ---- foreign text --------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_peers_of_one_process_are_compared_over_their_edges():
 
 @pytest.mark.parametrize("theirs", ["", "[]", "7", "no JSON", "[" * 50_000, '{"a": NaN}'])
 def test_a_text_that_is_no_record_is_refused(theirs):
-    assert compare(MINE.text(), theirs, "peer 1", "peer 2").refusal.startswith("peer 2 has no record")
+    assert compare(MINE.text(), theirs, "peer 1", "peer 2").refusal.reason.startswith("peer 2 has no record")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_text_that_is_no_record_is_refused(theirs):
 def test_any_value_of_any_field_gives_short_printable_sentences(name, value):
     theirs = json.dumps(json.loads(OPEN.text()) | {name: value})
     result = compare(OPEN.text(), theirs, "peer 1", "peer 2")
-    for sentence in (result.refusal, *result.warnings, *result.causes):
+    for sentence in (str(result.refusal), *result.warnings, *result.causes):
         assert sentence.isprintable() and len(sentence) < 3000
     with_known(OPEN.text(), theirs)
 
@@ -255,7 +255,7 @@ def test_long_lists_travel_as_a_digest_and_are_still_compared():
     names = tuple(f"column {i}" for i in range(LIST_CHARS_MAX // 8))
     ours, theirs = replace(MINE, columns=names), replace(MINE, columns=names[::-1])
     assert len(ours.text()) < MEANING_CHARS_MAX
-    assert f"{len(names)} values, digest" in found(ours, theirs).refusal
+    assert f"{len(names)} values, digest" in found(ours, theirs).refusal.reason
     assert found(ours, replace(ours)) == Comparison()
 
 

@@ -7,6 +7,7 @@ import pytest
 from coordinator_free_bootstrap import Graph, Manifest, Node, Relay, dump_graph, parse_graph, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError, GraphError
 from coordinator_free_bootstrap.rates import (
+    FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
     RATE_EXPECTED,
     check_limits,
@@ -105,7 +106,7 @@ def test_neighbors_expect_half_of_a_declared_share() -> None:
 
 def test_frames_are_small_where_either_end_is_slow() -> None:
     graph = star(upload_limit=100_000, download_limit=2_000_000)
-    assert frame_bytes(star(), 0, 1) == Manifest().limits.frame_bytes_max
+    assert frame_bytes(star(), 0, 1) == FRAME_BYTES_MAX
     assert frame_bytes(graph, 0, 1) == 10_000  # a tenth of a second
     assert frame_bytes(graph, 1, 0) == 200_000
     assert frame_bytes(star(upload_limit=10_000), 0, 1) == FRAME_BYTES_MIN

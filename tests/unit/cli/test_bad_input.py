@@ -149,9 +149,12 @@ CASES = [
     (2, (*RUN, "--options", "no-file.toml")),
     (2, (*RUN, "--shard", "folder")),
     (2, (*RUN, "--certs", "folder")),
-    (2, (*RUN, "--metrics", "127.0.0.1")),
+    *(
+        (2, (*RUN, f"--{name}", value))
+        for name, value in (("metrics", "127.0.0.1"), ("log", "loud"), ("limit", "2MB:"))
+    ),
     (2, ("testbed", "--out", "out", "--set", "data_root=folder")),
-    *((2, ("testbed", "--out", "out", "--set", wrong)) for wrong in ("threads=0", "threads=x", "amp=1")),
+    *((2, ("testbed", "--out", "out", "--set", wrong)) for wrong in ("threads=0", "threads=x", "amp=fp16")),
     (2, ("testbed", "graph.json", "--out", "out", "--peers", "4")),
     (2, ("testbed", "--out", "out", "--set", "run.optimizer=adam", "--set", "run.momentum=0.9")),
     (11, ("run", "--id", "9", "--neighbors", "graph.json", "--insecure")),

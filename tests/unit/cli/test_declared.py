@@ -1,6 +1,7 @@
 """An option is declared once: commands, Python calls and settings take its type, default, bounds and help from there."""
 
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import coordinator_free_bootstrap
 import peer
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.options import fields_of
@@ -16,6 +18,7 @@ from peer.bed.api.testbed import Testbed
 from peer.bed.options import BedOptions, bed_options
 from peer.bed.verbs.testbed import IN_SETTINGS
 from peer.cli.main import app
+from peer.cli.problem import KEYS
 from peer.runtime.assembly import LocalSettings
 from peer.runtime.local_options import IN_FILE, LocalOptions, complete_options, limits_form, listen_address, log_form
 from peer.runtime.options_file import options_in
@@ -55,23 +58,23 @@ def test_defaults_are_those_declared_where_nothing_is_given(tmp_path):
     assert options["state_dir"].parts[-2:] == ("state", "peer-3")
     for name, field in fields_of(LocalOptions).items():
         assert name == "state_dir" or options[name] == field.default
-    assert LocalSettings(tmp_path).options == options | {"state_dir": tmp_path}
+    assert LocalSettings.at(tmp_path).options == options | {"state_dir": tmp_path}
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"threads": 0}, "threads: expected greater than or equal to 1, got 0"),
-        ({"stay": "always"}, "stay: expected 'never', 'completed' or 'error', got 'always'"),
-        ({"device": 3}, "device: expected a valid string, got 3"),
-        ({"thread": 3}, r"thread: expected an option of peer.run, got an unknown option \(did you mean threads"),
-        ({"metrics": "::"}, "metrics: expected a port, such as 9400, or host and port.*, got '::'"),
-        ({"metrics": 0}, "metrics: expected a port"),
-        ({"metrics_port": 9400}, r"metrics_port: expected metrics \[HOST:\]PORT, got a removed option"),
-        ({"log": "loud"}, "log: expected one of debug, info, warning, error, and ,json for lines of JSON, got 'loud'"),
-        ({"log": "debug,info"}, "log: expected one of debug"),
-        ({"limit": "2MB:"}, "limit: expected UP, UP:DOWN or :DOWN .*, got '2MB:'"),
-        ({"ca": "ca.pem", "insecure": True}, "ca: expected no value .*plaintext.*ca.pem"),
+        ({"threads": 0}, "threads=: expected greater than or equal to 1, got 0"),
+        ({"stay": "always"}, "stay=: expected 'never', 'completed' or 'error', got 'always'"),
+        ({"device": 3}, "device=: expected a valid string, got 3"),
+        ({"thread": 3}, r"thread=: expected an option of peer.run, got an unknown option \(did you mean threads"),
+        ({"metrics": "::"}, "metrics=: expected a port, such as 9400, or host and port.*, got '::'"),
+        ({"metrics": 0}, "metrics=: expected a port"),
+        ({"metrics_port": 9400}, r"metrics_port=: expected metrics= \[HOST:\]PORT, got a removed option"),
+        ({"log": "loud"}, "log=: expected one of debug, info, warning, error, and ,json for lines of JSON, got 'loud'"),
+        ({"log": "debug,info"}, "log=: expected one of debug"),
+        ({"limit": "2MB:"}, "limit=: expected UP, UP:DOWN or :DOWN .*, got '2MB:'"),
+        ({"ca": "ca.pem", "insecure": True}, "ca=: expected no value .*plaintext.*ca.pem"),
     ],
 )
 def test_a_wrong_option_is_refused_in_python_by_its_declaration(given, words):
@@ -91,7 +94,7 @@ def test_the_same_rule_refuses_an_option_of_the_command(tmp_path):
 def test_a_testbed_refuses_what_its_declaration_refuses():
     with pytest.raises(UsageError, match="--on-start-failure: expected 'stop' or 'continue', got 'wait'"):
         bed_options({"on_start_failure": "wait"})
-    with pytest.raises(UsageError, match=r"^threads: expected greater than or equal to 1"):
+    with pytest.raises(UsageError, match=r"^threads=: expected greater than or equal to 1"):
         peer.Testbed(peer.Graph.make("line", peers=2), threads=0)
 
 
@@ -147,7 +150,48 @@ def test_a_peer_takes_options_from_a_file_and_the_command_line_wins(tmp_path):
     graph, path = tmp_path / "graph.json", tmp_path / "options.toml"
     peer.Graph.make("line", peers=2).save(graph)
     command = ["run", "--id", "0", "--neighbors", str(graph), "--options", str(path), "--log", "debug"]
-    for text, words in (("threads = 0", "threads: expected greater than or equal to 1"), ("log = 'loud'", "identity")):
+    wrong = f"threads in {path}: expected greater than or equal to 1, got 0"
+    for text, words in (("threads = 0", wrong), ("log = 'loud'", "identity")):
         path.write_text(text)
         done = subprocess.run([sys.executable, "-m", "peer", *command], capture_output=True, text=True, check=False)
         assert words in done.stderr, done.stderr
+
+
+def test_an_option_on_the_command_line_wins_also_with_the_value_of_its_default(tmp_path):
+    """Before, `--stay never` lost to a file with another value, so that the peer waited."""
+    graph, path = tmp_path / "graph.json", tmp_path / "options.toml"
+    peer.Graph.make("line", peers=2).save(graph)
+    path.write_text("stay = 'error'\nthreads = 0\n")
+    command = ["run", "--id", "0", "--neighbors", str(graph), "--options", str(path), "--stay", "never"]
+    done = subprocess.run([sys.executable, "-m", "peer", *command], capture_output=True, check=False, timeout=300)
+    assert done.returncode == 2
+
+
+def test_a_testbed_refuses_a_precision_before_any_peer_starts(tmp_path):
+    """Before, each peer refused it, with exit code 10, after it had loaded its data."""
+    words = ["testbed", "--peers", "2", "--out", str(tmp_path / "out"), "--set", "amp=fp16"]
+    with pytest.raises(UsageError, match=r"^--set amp: expected 'bf16', got 'fp16'"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_messages_name_options_that_exist():
+    """Before, messages told users to give --cert, --key, --host and --input, which are gone."""
+    known = {*IN_FILE, *IN_SETTINGS, *KEYS.model_fields}
+    for path in all_verbs(get_command(app)):
+        known |= {each.opts[-1].removeprefix("--").replace("-", "_") for each in path.params}
+    files = [path for root in (peer, coordinator_free_bootstrap) for path in Path(root.__file__).parent.rglob("*.py")]
+    option = re.compile(r"""\bOption\(["'](\w+)["']\)""")
+    named = {(name, path.name) for path in files for name in option.findall(path.read_text())}
+    assert len(named) > 30
+    assert {(name, file) for name, file in named if name not in known} == set()
+
+
+def all_verbs(command, context=None):
+    """Yield each verb of a group, and of its groups."""
+    if not hasattr(command, "list_commands"):
+        yield command
+        return
+    context = command.context_class(command, parent=context, info_name=command.name)
+    for name in command.list_commands(context):
+        yield from all_verbs(command.get_command(context, name), context)

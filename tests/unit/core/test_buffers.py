@@ -22,7 +22,7 @@ class Driven:
         graph = make_graph("complete", peers, manifest=manifest())
         constants = Constants(concurrent_receives=buffers)
         self.run = State(0, graph, Dfca(graph.manifest, 0, graph), 1, model_bytes=24, constants=constants)
-        self.buffers = Buffers(self.run.arrivals, buffers, self.run.manifest.timeouts, self.run.refuse)
+        self.buffers = Buffers(self.run.arrivals, buffers, self.run.manifest.timeouts, self.run.answer)
         self.now, self.streams = 0.0, 0
 
     def offer(self, sender, round_index=0):
@@ -121,7 +121,7 @@ def test_slow_transfers_that_hold_all_buffers_give_one_up_to_a_waiting_neighbor(
     driven.now = due
     driven.buffers.give_up_slow(driven.now)
     (answer,) = [effect for effect in driven.run.effects if isinstance(effect, do.AnswerArrival)]
-    assert (answer.arrival.stream, answer.refusal) == (first, RefusalCode.TOO_SLOW)
+    assert (answer.arrival.stream, answer.reply.code) == (first, RefusalCode.TOO_SLOW)
     assert driven.room(3)
     driven.offer(1)
     driven.now += 0.1

@@ -1,4 +1,4 @@
-"""Rounds without any neighbor are counted and logged; who is mostly alone ends so; the rule never_alone waits instead."""
+"""Rounds without any neighbor are counted and logged; who is mostly alone ends so; wait_for = "never_alone" waits instead."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from peer.core.stages import Stage
 from tests.unit.core.test_neighbor_leaves import leave, rounds_of_1_s
 from tests.unit.core.test_pace import SUSPICION_S, Driven, header, of
 
-NEVER_ALONE = {"rule": "never_alone", "deadline_s": 60.0}
+NEVER_ALONE = {"wait_for": "never_alone", "deadline_s": 60.0}
 
 
 def alone_from_round(rounds_together, rounds, pace="lockstep", **run):
@@ -177,7 +177,7 @@ def test_peer_that_refused_all_neighbors_ends_as_one_that_was_refused():
     effects = driven.step(ev.HelloRefused(2, Refusal(RefusalCode.WIRE_VERSION, "wire versions differ: 3, 4")))
     assert of(effects, do.Stop) == [do.Stop("refused")]
     (line,) = [line for line in of(effects, do.Log) if line.level == "error"]
-    assert "peer 1: frozen weights differ: 3, 4; peer 2: wire versions differ: 3, 4" in line.message
+    assert "peer 1: frozen_mismatch: frozen weights differ: 3, 4; peer 2: wire_version: wire versions" in line.message
 
 
 def test_refusal_that_a_retry_cures_is_not_noted():
@@ -194,11 +194,11 @@ def test_refusal_is_forgotten_with_the_next_handshake_also_an_incoming_one():
 
 
 def test_warning_on_rounds_alone_says_why_a_neighbor_does_not_agree():
-    driven = Driven("lockstep", peers=2, start={"rule": "deadline", "deadline_s": 5.0})
+    driven = Driven("lockstep", peers=2, start={"wait_for": "deadline", "deadline_s": 5.0})
     driven.step(ev.HelloRefused(1, Refusal(RefusalCode.FROZEN_MISMATCH, "frozen weights differ: 3, 4")))
     effects = driven.step(ev.Tick(), after=5.0) + driven.work("assign") + driven.work("train") + driven.work("close")
     assert [line.message for line in of(effects, do.Log) if "without any" in line.message] == [
-        "round 0 was without any neighbor: training alone (peer 1 frozen weights differ: 3, 4)"
+        "round 0 was without any neighbor: training alone (peer 1 frozen_mismatch: frozen weights differ: 3, 4)"
     ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode, RemoteProtocolError
 from peer.core.deltas import DeltaReceiver, DeltaSender, Published, name_of
 from peer.core.encoding import DELTAS, FULL, decode, payload_size
 from peer.core.messages import ModelHeader, Outcome, PushReply
@@ -15,7 +15,7 @@ from peer.core.model_store import SnapshotKey
 from peer.core.schema import Schema, TensorSpec
 
 SCHEMA = Schema((TensorSpec("weight", (30, 7)), TensorSpec("bias", (11,))))
-FOLDED, DUPLICATE = PushReply(Outcome.FOLDED), PushReply(Outcome.DUPLICATE)
+FOLDED, DUPLICATE = Outcome.FOLDED, Outcome.DUPLICATE
 NEIGHBOR, LIFE = 1, 5
 
 
@@ -85,7 +85,7 @@ def test_a_whole_model_follows_a_lost_acknowledgment_and_leaves_the_same_model()
     assert received(receiver, head, payload).tobytes() == published.tobytes()
 
 
-@pytest.mark.parametrize("reply", [PushReply(Outcome.STALE), PushReply(Outcome.UNUSED), PushReply(Outcome.REFUSED)])
+@pytest.mark.parametrize("reply", [Outcome.STALE, Outcome.UNUSED, Refusal(RefusalCode.MALFORMED)])
 def test_a_model_that_was_not_folded_is_no_base(reply: PushReply) -> None:
     sender, (first, second) = DeltaSender(SCHEMA, "delta_int8", {}), models(2)
     head, _, _ = sent(sender, "delta_int8", 0, first)
@@ -112,7 +112,7 @@ def test_a_receiver_without_the_base_refuses_and_gets_the_whole_model() -> None:
         with pytest.raises(RemoteProtocolError, match="Send the whole model") as caught:
             receiver.restore(head, payload)
         assert caught.value.refusal.code is RefusalCode.NO_BASE
-    sender.answered(NEIGHBOR, LIFE, head, PushReply(Outcome.REFUSED, RefusalCode.NO_BASE))
+    sender.answered(NEIGHBOR, LIFE, head, Refusal(RefusalCode.NO_BASE))
     assert sent(sender, "delta_int8", 1, second)[0].encoding == FULL
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode
 from coordinator_free_bootstrap.handshake import Compared
 from peer.algorithms.dfca import Dfca, DfcaState
 from peer.core import effects as do
@@ -77,7 +77,7 @@ class Driven:
         return effects
 
     def answered(self, neighbor):
-        return self.step(ev.SendAnswered(neighbor, Outcome.FOLDED))
+        return self.step(ev.SendAnswered(neighbor))
 
     def heartbeat(self, sender, round_index=0, phase=Phase.RUNNING, after=0.0):
         return self.step(ev.HeartbeatReceived(Heartbeat(sender, 1, round_index, phase)), after)
@@ -100,9 +100,9 @@ def test_first_round_begins_when_all_neighbors_have_answered():
     assert (work.kind, work.round_index) == ("assign", 0)
 
 
-@pytest.mark.parametrize(("rule", "met"), [("all", 2), ("quorum", 1)])
-def test_start_rule_decides_how_many_neighbors_are_waited_for(rule, met):
-    driven = Driven(start={"rule": rule, "quorum": 0.5, "deadline_s": 5.0})
+@pytest.mark.parametrize(("wait_for", "met"), [("all", 2), (1, 2), (0.6, 2), (0.5, 1)])
+def test_wait_for_decides_how_many_neighbors_are_waited_for(wait_for, met):
+    driven = Driven(start={"wait_for": wait_for, "deadline_s": 5.0})
     for n in range(1, met + 1):
         assert driven.engine.stage is Stage.JOINING
         driven.hello(n)
@@ -110,7 +110,7 @@ def test_start_rule_decides_how_many_neighbors_are_waited_for(rule, met):
 
 
 def test_first_round_begins_at_the_start_deadline():
-    driven = Driven(start={"rule": "deadline", "deadline_s": 5.0})
+    driven = Driven(start={"wait_for": "deadline", "deadline_s": 5.0})
     driven.hello(1)
     driven.step(ev.Tick(), after=4.9)
     assert driven.engine.stage is Stage.JOINING
@@ -276,7 +276,7 @@ def test_impossible_header_is_refused_and_changes_nothing(changes, code):
     driven.begin()
     before = driven.engine.state.checkpoint()
     (reply,) = of(driven.offer(1, **changes), do.AnswerArrival)
-    assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, code)
+    assert reply.reply.code is code
     after = driven.engine.state.checkpoint()
     assert after.pop("refusals") == {code: 1} and before.pop("refusals") == {}
     assert after == before and driven.engine.state.arrivals.buffers() == 0
@@ -310,7 +310,7 @@ def test_repeated_model_is_answered_duplicate_and_folded_once():
     driven.begin()
     driven.deliver(1)
     (reply,) = of(driven.offer(1), do.AnswerArrival)
-    assert reply.outcome is Outcome.DUPLICATE and driven.engine.state.totals["models_folded"] == 1
+    assert reply.reply is Outcome.DUPLICATE and driven.engine.state.totals["models_folded"] == 1
 
 
 def test_unanswered_push_is_retried_at_doubling_times():
@@ -354,7 +354,7 @@ def test_model_of_a_closed_round_is_stale():
         driven.answered(n)
     driven.work("close")
     (reply,) = of(driven.offer(1), do.AnswerArrival)
-    assert reply.outcome is Outcome.STALE
+    assert reply.reply is Outcome.STALE
 
 
 def test_restarted_neighbor_gets_all_messages_again_and_its_delivery_counts():
@@ -398,7 +398,7 @@ def test_dead_neighbor_becomes_alive_when_it_answers_not_when_it_is_heard():
     for _ in range(3):
         driven.heartbeat(2, after=timeouts.suspicion_s / 3)
     assert driven.state_of(1) is NeighborState.DEAD
-    driven.step(ev.HandshakeFailed(1, None, "no answer"))
+    driven.step(ev.HandshakeFailed(1, "no answer"))
     heard = driven.heartbeat(1)
     heard += driven.hello(1, answered=False) + driven.offer(1)
     assert driven.state_of(1) is NeighborState.DEAD
@@ -417,7 +417,7 @@ def test_repeated_hellos_of_a_known_incarnation_do_not_keep_a_neighbor_alive():
 
 
 def test_neighbor_that_sends_hellos_but_never_answers_is_not_waited_for():
-    driven = Driven(start={"rule": "all", "deadline_s": 30.0})
+    driven = Driven(start={"wait_for": "all", "deadline_s": 30.0})
     driven.hello(1)
     driven.hello(2, answered=False)
     assert driven.engine.stage is Stage.JOINING
@@ -441,7 +441,7 @@ def test_heard_neighbor_must_answer_until_it_does_or_leaves():
 def test_unreachable_neighbor_is_logged_after_4_8_16_and_32_failures():
     driven = Driven()
     driven.hello(1, answered=False)
-    effects = [effect for _ in range(40) for effect in driven.step(ev.HandshakeFailed(1, None, "connection refused"))]
+    effects = [effect for _ in range(40) for effect in driven.step(ev.HandshakeFailed(1, "connection refused"))]
     warnings = [log.message for log in of(effects, do.Log) if log.level == "warning"]
     assert len(warnings) == 4 and all("peer 1 sends messages but does not answer ours" in w for w in warnings)
     assert warnings[0].endswith("connection refused")
@@ -465,7 +465,7 @@ def test_refusal_leads_to_a_hello_or_a_retry_or_neither(refusal, says_hello, ret
     driven = Driven()
     driven.begin()
     driven.work("train")
-    effects = driven.step(ev.SendAnswered(1, Outcome.REFUSED, refusal), after=1.0)
+    effects = driven.step(ev.SendAnswered(1, Refusal(refusal)), after=1.0)
     assert bool(of(effects, do.SendHello)) == says_hello
     assert bool(of(driven.step(ev.Tick(), after=0.3), do.SendModel)) == retries
 
@@ -476,7 +476,7 @@ def test_hellos_are_rate_limited_to_a_neighbor_that_refuses_everything_else():
     driven.work("train")
     hellos = 0
     for _ in range(1000):
-        effects = driven.step(ev.SendAnswered(1, Outcome.REFUSED, RefusalCode.NO_HANDSHAKE), after=0.01)
+        effects = driven.step(ev.SendAnswered(1, Refusal(RefusalCode.NO_HANDSHAKE)), after=0.01)
         if do.SendHello(1) in effects:
             hellos += 1
             driven.hello(1)
@@ -573,21 +573,22 @@ def test_neighbor_that_delivers_an_older_round_than_it_claims_moves_nothing():
     assert driven.engine.round_index == 2 and driven.engine.stage is Stage.ASSIGNING
 
 
-@pytest.mark.parametrize("rule", ["all", "quorum"])
-def test_peer_that_all_neighbors_refuse_ends(rule):
-    driven = Driven(start={"rule": rule, "deadline_s": 50.0})
-    driven.step(ev.HandshakeFailed(1, RefusalCode.MANIFEST_MISMATCH, "run.rounds: 3 here, 4 there"))
+@pytest.mark.parametrize("wait_for", ["all", 0.5])
+def test_peer_that_all_neighbors_refuse_ends(wait_for):
+    driven = Driven(start={"wait_for": wait_for, "deadline_s": 50.0})
+    driven.step(ev.HandshakeFailed(1, Refusal(RefusalCode.MANIFEST_MISMATCH, "run.rounds: 3 here, 4 there")))
     assert driven.engine.stage is Stage.JOINING
-    effects = driven.step(ev.HandshakeFailed(2, RefusalCode.MANIFEST_MISMATCH, "run.rounds: 3 here, 5 there"))
+    effects = driven.step(ev.HandshakeFailed(2, Refusal(RefusalCode.MANIFEST_MISMATCH, "run.rounds: 3 here, 5 there")))
     assert of(effects, do.Stop) == [do.Stop("refused")]
     (line,) = [line for line in of(effects, do.Log) if line.message.startswith("refused by all neighbors")]
-    assert "peer 1: run.rounds: 3 here, 4 there; peer 2: run.rounds: 3 here, 5 there" in line.message
+    code = RefusalCode.MANIFEST_MISMATCH
+    assert f"peer 1: {code}: run.rounds: 3 here, 4 there; peer 2: {code}: run.rounds: 3 here, 5 there" in line.message
 
 
 def test_peer_that_may_train_alone_goes_on_where_all_neighbors_refuse_it():
-    driven = Driven(start={"rule": "deadline", "deadline_s": 5.0})
+    driven = Driven(start={"wait_for": "deadline", "deadline_s": 5.0})
     for n in (1, 2):
-        driven.step(ev.HandshakeFailed(n, RefusalCode.GRAPH_MISMATCH, "other graph"))
+        driven.step(ev.HandshakeFailed(n, Refusal(RefusalCode.GRAPH_MISMATCH, "other graph")))
     driven.step(ev.Tick(), after=5.0)
     assert driven.engine.stage is Stage.ASSIGNING
 
@@ -661,7 +662,7 @@ def test_weight_that_would_overflow_or_vanish_is_refused(mass):
     driven = Driven(options={"warmup_rounds": 1})
     driven.begin()
     (reply,) = of(driven.offer(1, mass=mass, scalars=(0.5,), total=1), do.AnswerArrival)
-    assert reply.refusal is RefusalCode.WEIGHT_OUT_OF_RANGE
+    assert reply.reply.code is RefusalCode.WEIGHT_OUT_OF_RANGE
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1.7e308])
@@ -669,7 +670,7 @@ def test_relayed_loss_that_would_become_infinite_is_refused(loss):
     driven = Driven(options={"warmup_rounds": 1})
     driven.begin()
     (reply,) = of(driven.offer(1, scalars=(loss,)), do.AnswerArrival)
-    assert reply.refusal is RefusalCode.MALFORMED
+    assert reply.reply.code is RefusalCode.MALFORMED
 
 
 @pytest.mark.parametrize("during", ["train", "exchange"])
@@ -734,7 +735,7 @@ def test_leaving_waits_only_for_the_work_under_way(during):
 
 
 def test_restarted_peer_waits_for_the_start_deadline_until_it_meets_a_neighbor():
-    run = {"start": {"rule": "all", "deadline_s": 30.0}}
+    run = {"start": {"wait_for": "all", "deadline_s": 30.0}}
     driven = Driven(**run)
     state = driven.engine.state.checkpoint()
 
@@ -758,7 +759,7 @@ def test_restarted_peer_waits_for_the_start_deadline_until_it_meets_a_neighbor()
 
 @pytest.mark.parametrize(("seen", "starts"), [(3, True), (7, False), (0, False)])
 def test_peer_without_its_disk_learns_from_a_neighbor_that_it_restarted(seen, starts):
-    driven = Driven(start={"rule": "all", "deadline_s": 30.0})
+    driven = Driven(start={"wait_for": "all", "deadline_s": 30.0})
     driven.hello(1, seen=seen)
     driven.step(ev.Tick(), after=driven.graph.manifest.timeouts.suspicion_s)
     assert (driven.engine.stage is Stage.ASSIGNING) is starts
@@ -794,11 +795,11 @@ def test_round_in_which_a_neighbor_died_does_not_count_for_the_round_rate():
 @pytest.mark.parametrize(("heartbeat_s", "pause_s"), [(0.5, 2.0), (10.0, 10.0)])
 def test_hellos_to_an_absent_neighbor_are_as_rare_as_heartbeats(heartbeat_s, pause_s):
     timeouts = {"heartbeat_s": heartbeat_s, "suspicion_s": 60.0, "round_deadline_s": 600.0}
-    driven = Driven(timeouts=timeouts, start={"rule": "all", "deadline_s": 3600.0})
+    driven = Driven(timeouts=timeouts, start={"wait_for": "all", "deadline_s": 3600.0})
     for _ in range(12):
-        driven.step(ev.HandshakeFailed(1, None, "no answer"))
+        driven.step(ev.HandshakeFailed(1, "no answer"))
         assert of(driven.step(ev.Tick(), after=pause_s), do.SendHello)
-    driven.step(ev.HandshakeFailed(1, None, "no answer"))
+    driven.step(ev.HandshakeFailed(1, "no answer"))
     assert not of(driven.step(ev.Tick(), after=0.99 * pause_s), do.SendHello)
     assert of(driven.step(ev.Tick(), after=0.02 * pause_s), do.SendHello)
 
@@ -819,7 +820,7 @@ def test_timer_is_in_the_future_when_nothing_is_due():
     driven = Driven()
     driven.begin()
     driven.work("train")
-    driven.step(ev.SendAnswered(1, Outcome.REFUSED, RefusalCode.NO_HANDSHAKE))
+    driven.step(ev.SendAnswered(1, Refusal(RefusalCode.NO_HANDSHAKE)))
     for _ in range(3):
         driven.step(ev.Tick())
     (timer,) = of(driven.step(ev.Tick()), do.SetTimer)
@@ -863,7 +864,7 @@ def test_refused_complete_model_is_counted_by_code_and_not_waited_for():
     driven.begin()
     driven.work("train")
     driven.offer(1)
-    driven.step(ev.ArrivalLost(driven.arrival(1), RefusalCode.NORM_BOUND))
+    driven.step(ev.ArrivalLost(driven.arrival(1), Refusal(RefusalCode.NORM_BOUND)))
     assert driven.engine.waits.waiting_for() == [2] and driven.engine.state.totals["models_rejected"] == 1
     driven.deliver(2)
     driven.answered(1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.engine import Engine
@@ -101,7 +101,7 @@ def test_async_pace_waits_for_no_neighbor_that_left():
 
 
 def test_neighbors_that_were_never_met_are_missed_once_another_one_is_lost():
-    driven = Driven("lockstep", peers=4, start={"rule": "quorum", "quorum": 0.6, "deadline_s": 5.0})
+    driven = Driven("lockstep", peers=4, start={"wait_for": 0.6, "deadline_s": 5.0})
     driven.hello(1), driven.hello(2)
     for _ in range(3):
         driven.round_of(1.0, 1, 2)
@@ -116,7 +116,7 @@ def test_neighbors_that_were_never_met_are_missed_once_another_one_is_lost():
 
 
 def test_peer_that_has_not_met_half_of_its_neighbors_measures_its_round_rate():
-    driven = Driven("lockstep", peers=3, start={"rule": "quorum", "quorum": 0.5, "deadline_s": 5.0})
+    driven = Driven("lockstep", peers=3, start={"wait_for": 0.5, "deadline_s": 5.0})
     driven.hello(1)
     for _ in range(3):
         driven.round_of(1.0, 1)
@@ -151,7 +151,7 @@ def test_neighbor_that_left_gets_hellos_as_it_may_be_unable_to_call_us():
     driven.exchange()
     assert not of(leave(driven, 1), do.SendHello), "not to the process that is just leaving"
     assert of(driven.step(ev.Tick(), after=1.0), do.SendHello)
-    effects = driven.step(ev.HandshakeFailed(1, None, "connection refused"))
+    effects = driven.step(ev.HandshakeFailed(1, "connection refused"))
     assert of(driven.step(ev.Tick(), after=SUSPICION_S), do.SendHello) and not of(effects, do.Log)
 
 
@@ -159,13 +159,13 @@ def test_neighbor_that_is_just_leaving_refuses_a_hello_without_an_error():
     driven = Driven("lockstep", peers=2)
     driven.exchange()
     leave(driven, 1)
-    effects = driven.step(ev.HandshakeFailed(1, RefusalCode.SHUTTING_DOWN, "peer 1 is leaving"))
+    effects = driven.step(ev.HandshakeFailed(1, Refusal(RefusalCode.SHUTTING_DOWN, "peer 1 is leaving")))
     assert not [line for line in of(effects, do.Log) if line.level == "error"]
     assert not driven.state.neighbors[1].refusal and driven.state.neighbors[1].hello_at is not None
 
 
 def test_start_waits_for_a_neighbor_that_left_again_as_long_as_a_restart_may_take():
-    driven = Driven("lockstep", peers=3, start={"rule": "all", "deadline_s": 300.0})
+    driven = Driven("lockstep", peers=3, start={"wait_for": "all", "deadline_s": 300.0})
     driven.hello(1)
     leave(driven, 1)
     driven.hello(2)
@@ -179,7 +179,7 @@ def test_start_waits_for_a_neighbor_that_left_again_as_long_as_a_restart_may_tak
 
 
 def test_start_does_not_wait_for_a_neighbor_that_has_finished_and_left():
-    driven = Driven("lockstep", peers=3, start={"rule": "all", "deadline_s": 300.0})
+    driven = Driven("lockstep", peers=3, start={"wait_for": "all", "deadline_s": 300.0})
     driven.hello(1, 40)
     leave(driven, 1, 40)
     driven.hello(2)
@@ -188,7 +188,7 @@ def test_start_does_not_wait_for_a_neighbor_that_has_finished_and_left():
 
 @pytest.mark.parametrize(("finished", "stays"), [(False, True), (True, False)])
 def test_finished_peer_stays_for_a_neighbor_that_left_before_its_end(finished, stays):
-    driven = Driven("lockstep", peers=2, rounds=1, start={"rule": "all", "deadline_s": 300.0})
+    driven = Driven("lockstep", peers=2, rounds=1, start={"wait_for": "all", "deadline_s": 300.0})
     driven.exchange()
     driven.take_all(1), driven.passes(1)
     leave(driven, 1, 1 if finished else 0)

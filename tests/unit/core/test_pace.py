@@ -83,7 +83,7 @@ class Driven:
         effects = []
         for n in neighbors:
             while self.state.neighbors[n].outbox.pending():
-                effects += self.step(ev.SendAnswered(n, Outcome.FOLDED))
+                effects += self.step(ev.SendAnswered(n))
         return effects
 
     def round_by_timers(self, *present):
@@ -143,7 +143,7 @@ def test_wait_rounds_behind_decides_how_far_behind_a_neighbor_is_waited_for(most
 
 @pytest.mark.parametrize(("pace", "counted_on"), [("lockstep", [1, 2, 4]), ("async", [1, 4])])
 def test_reachable_neighbors_are_counted_on_and_in_lockstep_one_that_may_be_restarting(pace, counted_on):
-    driven = Driven(pace, peers=5, start={"rule": "all", "deadline_s": 30.0})
+    driven = Driven(pace, peers=5, start={"wait_for": "all", "deadline_s": 30.0})
     for n in (1, 2, 4):
         driven.hello(n)
     driven.step(ev.HeartbeatReceived(Heartbeat(2, 1, 0, Phase.LEAVING)))
@@ -195,9 +195,9 @@ def test_lockstep_step_is_over_when_delivered_and_taken_or_at_the_deadline():
     assert driven.engine.waits.waiting_for() == [] and not driven.pace.may_close(driven.now), (
         "our offers are not answered"
     )
-    driven.step(ev.SendAnswered(1, Outcome.FOLDED))
+    driven.step(ev.SendAnswered(1))
     assert driven.engine.waits.owed_to() == [2]
-    driven.step(ev.SendAnswered(2, Outcome.FOLDED))
+    driven.step(ev.SendAnswered(2))
     assert driven.engine.stage is Stage.CLOSING
 
 
@@ -222,11 +222,19 @@ def test_lockstep_waits_for_selections_before_offers(pace, missing):
 
 
 @pytest.mark.parametrize(
-    ("pace", "order", "turn"),
-    [("lockstep", None, 1), ("lockstep", "neighbor_id", 1), ("lockstep", "arrival", None), ("async", None, None)],
+    ("pace", "aggregation", "turn"),
+    [
+        ("lockstep", None, 1),
+        ("lockstep", "sequential", 1),
+        ("lockstep", "batch", 1),
+        ("lockstep", "on_arrival", None),
+        ("async", None, None),
+        ("async", "on_arrival", None),
+        ("async", "batch", None),
+    ],
 )
-def test_turn_is_the_first_neighbor_that_has_not_delivered(pace, order, turn):
-    driven = Driven(pace, fold_order=order)
+def test_turn_is_the_first_neighbor_that_has_not_delivered(pace, aggregation, turn):
+    driven = Driven(pace, aggregation=aggregation)
     driven.exchange()
     assert driven.pace.turn() == turn
     if turn:
@@ -240,11 +248,32 @@ def test_turn_is_the_first_neighbor_that_has_not_delivered(pace, order, turn):
 
 
 @pytest.mark.parametrize(
-    ("pace", "stale", "most"),
-    [("lockstep", None, 0), ("lockstep", "fold", 3), ("async", None, 3), ("async", "drop", 0), ("async", "fold", 3)],
+    ("pace", "weight", "rho"),
+    [("lockstep", None, 0), ("lockstep", 0.9, 0.9), ("async", None, 0.5), ("async", 0.0, 0), ("async", 0.9, 0.9)],
 )
-def test_stale_models_are_folded_by_default_only_in_async_pace(pace, stale, most):
-    assert Driven(pace, stale=stale, stale_rounds_max=3).pace.stale_rounds_max == most
+def test_stale_models_are_folded_by_default_only_in_async_pace(pace, weight, rho):
+    driven = Driven(pace, stale_weight=weight)
+    assert driven.state.manifest.rho == rho and driven.pace.stale_rounds_max == (1 if rho else 0)
+    driven = Driven(pace, stale_weight=weight, constants=Constants(stale_rounds=3))
+    assert driven.pace.stale_rounds_max == (3 if rho else 0)
+
+
+@pytest.mark.parametrize(
+    ("weight", "age", "folded"),
+    [(None, 0, 1.0), (None, 1, 0.5), (None, 2, None), (0.3, 1, 0.3), (1.0, 1, 1.0), (0.0, 0, 1.0), (0.0, 1, None)],
+)
+def test_a_stale_model_weighs_less_or_is_dropped(weight, age, folded):
+    driven = Driven("async", stale_weight=weight)
+    driven.exchange()
+    driven.state.enter_round(5)
+    driven.state.stage = Stage.TRAINING
+    driven.heartbeat(1, 5)
+    arrival = Arrival(header(1, 5 - age), stream=1)
+    effects = driven.step(ev.ArrivalOffered(arrival)) + driven.step(ev.ArrivalComplete(arrival))
+    assert [target.weight for fold in of(effects, do.FoldArrival) for target in fold.targets] == (
+        [folded] if folded else []
+    )
+    assert (do.AnswerArrival(arrival, Outcome.STALE) in effects) == (folded is None)
 
 
 @pytest.mark.parametrize(
@@ -594,7 +623,7 @@ def test_neighbor_that_does_not_deliver_is_waited_for_ever_less_and_again_when_i
     lasted = missed_rounds(driven, 12)
     assert lasted[0] >= 20.0 and lasted[1] >= 20.0, "at first to the deadline"
     assert sum(lasted[2:]) < 20.0, lasted
-    driven.step(ev.SendAnswered(1, Outcome.FOLDED))
+    driven.step(ev.SendAnswered(1))
     for _ in range(60):
         driven.round_of(1.0, 1, 2)
     assert driven.state.neighbors[1].misses == 0 and 1 in list(driven.pace.counted_on())

@@ -9,7 +9,7 @@ from coordinator_free_bootstrap import make_graph
 from peer.algorithms.dfca import Dfca
 from peer.algorithms.dfedavg import DFedAvg
 from peer.core import events as ev
-from peer.core.messages import Outcome, Pass, Select
+from peer.core.messages import Pass, Select
 from peer.core.plan import Planner
 from tests.simulation.options import manifest
 from tests.unit.core.test_engine import Driven
@@ -98,7 +98,7 @@ def test_the_engine_asks_once_what_a_round_consists_of():
             driven.deliver(n, round_index=t)
             driven.step(ev.PassReceived(Pass(n, 1, t, 0)))
             while driven.engine.state.neighbors[n].outbox.pending():
-                driven.step(ev.SendAnswered(n, Outcome.FOLDED))
+                driven.step(ev.SendAnswered(n))
         driven.work("close")
         driven.step(ev.CheckpointWritten(t + 1))
         if t < 2:

@@ -9,6 +9,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 SPEC = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
 generate = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(generate)
+PAGES = generate.PAGES
 
 
 @pytest.mark.parametrize("page", generate.PAGES, ids=lambda page: page.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.meaning import Meaning
 from peer.core import events as ev
 from peer.core.messages import Hello
@@ -34,8 +34,8 @@ def lines(world: RecordingWorld) -> list[str]:
 def test_other_classes_are_refused_counted_and_logged_with_both_values() -> None:
     host, world = host_with("1", "2")
     reply = host.answer_hello(hello_with(host, 1, "2", "3"))
-    assert reply.refusal is RefusalCode.MEANING_MISMATCH
-    assert "peer 0 has [1, 2], peer 1 has [2, 3]" in reply.reason
+    assert reply.refusal.code is RefusalCode.MEANING_MISMATCH
+    assert "peer 0 has [1, 2], peer 1 has [2, 3]" in reply.refusal.reason
     assert host.state.refusals == {RefusalCode.MEANING_MISMATCH: 1}
     assert not host.state.neighbors[1].connected
     assert any("refused peer 1: meaning_mismatch: classes differ" in line for line in lines(world))
@@ -45,9 +45,13 @@ def test_the_refused_peer_logs_its_own_sentence_and_knows_that_no_retry_helps() 
     host, world = host_with("1", "2")
     other, _ = host_with("2", "3")
     reply = other.answer_hello(replace(host.hello_to(1), sender=1))
-    host.hello_answered(1, replace(reply, hello=hello_with(host, 1, "2", "3"), reason="cut"))
-    assert any("peer 1 refused the handshake: classes differ: peer 0 has [1, 2]" in line for line in lines(world))
-    assert '--set \'run.task_options.classes=["1", "2", "3"]\'' in host.state.neighbors[1].refusal
+    cut = Refusal(RefusalCode.MEANING_MISMATCH, "cut")
+    host.hello_answered(1, replace(reply, hello=hello_with(host, 1, "2", "3"), refusal=cut))
+    assert any(
+        "peer 1 refused the handshake: meaning_mismatch: classes differ: peer 0 has [1, 2]" in line
+        for line in lines(world)
+    )
+    assert '--set \'run.task_options.classes=["1", "2", "3"]\'' in host.state.neighbors[1].refusal.reason
 
 
 def test_refusals_name_the_classes_of_all_peers_met_and_hellos_carry_them_on() -> None:
@@ -66,7 +70,7 @@ def test_classes_of_another_run_are_not_learned() -> None:
     host, _ = host_with("1", "2")
     before = host.compared.meaning
     assert host.answer_hello(replace(hello_with(host, 1, "8", "9"), manifest_digest="x")).refusal
-    assert host.answer_hello(hello_with(host, 7, "8", "9")).refusal is RefusalCode.NOT_A_NEIGHBOR
+    assert host.answer_hello(hello_with(host, 7, "8", "9")).refusal.code is RefusalCode.NOT_A_NEIGHBOR
     assert host.compared.meaning == before
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import ConfigError, LocalProtocolError, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.errors import ConfigError, LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from peer.algorithms.dfedavg import DFedAvg
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.arrivals import Arrival
 from peer.core.encoding import decode
-from peer.core.messages import Heartbeat, Hello, ModelHeader, Outcome, Phase, PullRequest, PushReply, Select
+from peer.core.messages import Heartbeat, Hello, ModelHeader, Outcome, Phase, PullRequest, Select
 from peer.core.stages import Stage
 from peer.host import PeerHost, Probe, World, build_host
 from peer.host.line_limits import LINES_PER_MINUTE_MAX
@@ -94,7 +94,7 @@ def test_events_posted_by_an_effect_follow_after_all_effects_of_the_present_even
 
     def answer_at_once(neighbor: int) -> None:
         steps.append(f"hello {neighbor}")
-        host.post(ev.HandshakeFailed(neighbor, None, "no answer"))
+        host.post(ev.HandshakeFailed(neighbor, "no answer"))
 
     world.send_hello = answer_at_once  # type: ignore[attr-defined]
     host.post(ev.Tick())
@@ -139,7 +139,8 @@ def test_peer_that_refuses_a_hello_notes_that_the_neighbor_does_not_agree(change
     host, world = host_of()
     host.post(ev.Tick())
     assert host.answer_hello(hello_from(host, 1, **changes)).refusal is not None
-    assert host.state.neighbors[1].refusal.startswith(reason) and bool(host.state.neighbors[1].refusal) is bool(reason)
+    noted = host.state.neighbors[1].refusal
+    assert (noted.reason if noted else "").startswith(reason) and bool(noted) is bool(reason)
     assert host.engine.stage is Stage.JOINING and not world.named("stop")
     host.answer_hello(hello_from(host, 2, **changes))
     assert world.named("stop") == ([("refused",)] if reason else [])
@@ -153,16 +154,16 @@ def test_refusal_of_the_engine_is_counted_once() -> None:
     host.post(ev.ArrivalOffered(arrival))
     assert host.state.refusals == {RefusalCode.SLOT_OUT_OF_RANGE: 1}
     ((answered, reply),) = world.named("answer_arrival")
-    assert (answered, reply.outcome, reply.refusal) == (arrival, Outcome.REFUSED, RefusalCode.SLOT_OUT_OF_RANGE)
+    assert answered is arrival and reply.code is RefusalCode.SLOT_OUT_OF_RANGE
     assert [fields["code"] for kind, fields in world.named("record") if kind == "refused"] == ["slot_out_of_range"]
 
 
 def test_messages_without_a_handshake_are_refused_and_not_counted() -> None:
     host, _ = host_of()
     host.post(ev.Tick())
-    assert host.answer_heartbeat(Heartbeat(1, 1, 0, Phase.RUNNING)) is RefusalCode.NO_HANDSHAKE
-    assert host.answer_control(Select(1, 1, 0)) is RefusalCode.NO_HANDSHAKE
-    assert host.answer_pull(PullRequest(1, 1, 0)) is RefusalCode.NO_HANDSHAKE
+    assert host.answer_heartbeat(Heartbeat(1, 1, 0, Phase.RUNNING)).code is RefusalCode.NO_HANDSHAKE
+    assert host.answer_control(Select(1, 1, 0)).code is RefusalCode.NO_HANDSHAKE
+    assert host.answer_pull(PullRequest(1, 1, 0)).code is RefusalCode.NO_HANDSHAKE
     assert not host.state.refusals
 
 
@@ -210,7 +211,7 @@ def test_answer_to_a_pull_of_a_private_run_carries_no_sample_count(dp_epsilon: f
 def test_pull_of_an_unknown_slot_is_refused() -> None:
     host, _ = host_of()
     connect(host, 1, 2)
-    assert host.answer_pull(PullRequest(1, 1, 2)) is RefusalCode.SLOT_OUT_OF_RANGE
+    assert host.answer_pull(PullRequest(1, 1, 2)).code is RefusalCode.SLOT_OUT_OF_RANGE
 
 
 def test_pulled_models_are_used_only_if_all_of_them_pass() -> None:
@@ -339,9 +340,9 @@ def test_unknown_effect_is_an_error() -> None:
 
 def test_refused_arrival_is_recorded_before_its_reply_is_sent() -> None:
     host, world = host_of()
-    host.execute([do.AnswerArrival(OFFER, Outcome.REFUSED, RefusalCode.MALFORMED, "why")])
+    host.execute([do.AnswerArrival(OFFER, Refusal(RefusalCode.MALFORMED, "why"))])
     assert [name for name, _ in world.calls] == ["log", "record", "answer_arrival"]
-    assert world.named("answer_arrival") == [(OFFER, PushReply(Outcome.REFUSED, RefusalCode.MALFORMED, "why"))]
+    assert world.named("answer_arrival") == [(OFFER, Refusal(RefusalCode.MALFORMED, "why"))]
 
 
 # ---- snapshots and payloads ----------------------------------------------------------------------------------------------

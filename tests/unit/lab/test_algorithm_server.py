@@ -100,7 +100,7 @@ UNREAD = [
     ("dynamic_edges = 0.2", r"run\.dynamic_edges: expected no value .*got 0\.2"),
     ("diverged_restores = 1", r"run\.diverged_restores: expected no value .*got 1"),
     ("screening = { clip = 1.0 }", r"run\.screening\.clip: expected no value .*got 1\.0"),
-    ("limits = { requests_per_second = 3.0 }", r"run\.limits\.requests_per_second: expected no value .*got 3"),
+    ("start = { deadline_s = 3.0 }", r"run\.start\.deadline_s: expected no value .*got 3"),
     ("final = { epochs = 2 }", r"run\.final\.epochs: expected no value .*got 2"),
 ]
 

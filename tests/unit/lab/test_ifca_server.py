@@ -45,7 +45,7 @@ def test_a_gradient_average_is_divided_by_all_clients():
     reference = peers_of(graph)
     old = reference[0].models[0]
     steps = [
-        peer.workspace.fit(old, replace(peer.workspace.slot_plan(0), unit="fullbatch_step", epochs=1))[0] - old
+        peer.workspace.fit(old, replace(peer.workspace.slot_plan(0), batch_size="all", epochs=1))[0] - old
         for peer in reference
     ]
     expected = reference[0].learner.evaluate(old + np.mean(steps, axis=0, dtype=np.float32))

@@ -156,7 +156,7 @@ def test_the_number_of_threads_of_the_program_is_restored(graph):
 
 
 def test_an_option_without_effect_is_refused(graph):
-    with pytest.raises(UsageError, match=r"^data_root: "):
+    with pytest.raises(UsageError, match=r"^data_root=: "):
         peer.simulate(graph, data_root="data", progress=False)
 
 

@@ -63,7 +63,7 @@ def agree(asked, atol=1e-5):
         {},
         {"momentum": 0.9},
         {"weight_decay": 0.1, "momentum": 0.5},
-        {"unit": "fullbatch_step", "epochs": 3},
+        {"batch_size": "all", "epochs": 3},
         {"unit": "step", "epochs": 7},
         {"batch_size": 5},
     ],

@@ -78,8 +78,6 @@ def test_an_apple_gpu_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyP
 def test_a_device_without_bfloat16_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     check_amp("bf16", "cpu")
     check_amp(None, "cuda:1")
-    with pytest.raises(ConfigError, match="--amp: expected bf16, got 'fp16'"):
-        check_amp("fp16", "cpu")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda major, minor: False)
     for device in ("cuda", "cuda:1", "mps"):

@@ -16,7 +16,7 @@ from coordinator_free_bootstrap import Graph, Manifest, Node
 from coordinator_free_bootstrap.errors import ShardError, TaskError
 from peer.algorithms.learner import TrainingPlan
 from peer.lab.simulated import SimulatedSettings, simulate
-from peer.learning.check import check_task
+from peer.learning.check import check_task, try_learner
 from peer.learning.learner import TorchLearner
 from peer.tasks import Metric, Preprocessing, Shard, Task
 from peer.tasks.arrays import Rows
@@ -344,13 +344,20 @@ def test_a_class_of_a_user_can_read_samples_on_demand() -> None:
     assert files.asked == 2 + 2 * 20 + 20  # two to probe, two epochs, and the losses of all samples
 
 
-def test_one_step_on_all_samples_of_an_array_on_disk_is_refused(tmp_path: Path) -> None:
+def test_a_step_on_all_samples_of_an_array_on_disk_is_refused(tmp_path: Path) -> None:
+    """Before the first round, too; a step on the samples that an algorithm chose is no such step."""
     task = Heights()
-    subject = learner_of(task, on_disk(task.load_shard(0), tmp_path))
-    with pytest.raises(TaskError, match=r"expected .*, got fullbatch_step with samples on disk"):
-        subject.train(
-            subject.initial_model(0), TrainingPlan(epochs=1, seed=0, learning_rate=0.1, unit="fullbatch_step")
-        )
+    shard = on_disk(task.load_shard(0), tmp_path)
+    subject, whole = learner_of(task, shard), TorchLearner(task, shard, batch_size="all")
+    theta, plan = subject.initial_model(0), TrainingPlan(epochs=1, seed=0, learning_rate=0.1)
+    words = "run.batch_size: expected a number with samples on disk, got all"
+    with pytest.raises(TaskError, match=words):
+        subject.train(theta, replace(plan, batch_size="all"))
+    with pytest.raises(TaskError, match=words):
+        whole.train(theta, replace(plan, indices=np.arange(8)))
+    with pytest.raises(TaskError, match=words):
+        try_learner(whole, 0.1)
+    assert subject.train(theta, replace(plan, batch_size="all", indices=np.arange(8)))[1].steps == 1
 
 
 @pytest.mark.parametrize("form", FORMS)

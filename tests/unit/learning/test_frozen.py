@@ -114,9 +114,9 @@ def test_peers_with_other_bases_refuse_each_other_and_name_both() -> None:
         host.connect(Mock(now=lambda: 0.0))
     for mine, theirs in ((hosts[0], hosts[1]), (hosts[1], hosts[0])):
         reply = mine.answer_hello(theirs.hello_to(mine.peer_id))
-        assert reply.refusal is RefusalCode.FROZEN_MISMATCH
-        assert all(host.workspace.learner.frozen_digest in reply.reason for host in hosts)
-        assert "give both the same file of the base model" in reply.reason
+        assert reply.refusal.code is RefusalCode.FROZEN_MISMATCH
+        assert all(host.workspace.learner.frozen_digest in reply.refusal.reason for host in hosts)
+        assert "give both the same file of the base model" in reply.refusal.reason
 
 
 def test_a_model_file_of_another_base_is_refused_and_one_of_the_same_base_is_used(tmp_path: Path) -> None:

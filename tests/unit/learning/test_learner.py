@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_one_full_batch_step_is_theta_minus_rate_times_gradient():
     module, losses = by_hand(subject, theta, subject.shard.train_x, subject.shard.train_y)
     losses.mean().backward()
     gradient = torch.cat([p.grad.ravel() for p in module.parameters()]).numpy()
-    trained, stats = subject.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.5, unit="fullbatch_step"))
+    trained, stats = subject.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.5, batch_size="all"))
     np.testing.assert_allclose(trained, theta - 0.5 * gradient, atol=1e-6)
     assert (stats.steps, stats.samples) == (1, N)
     assert stats.loss == pytest.approx(losses.mean().item(), rel=1e-5)
@@ -108,7 +109,7 @@ def test_sample_weights_divide_by_the_batch_size():
     (torch.tensor(weights) * losses).sum().div(N).backward()
     gradient = torch.cat([p.grad.ravel() for p in module.parameters()]).numpy()
     trained, _ = subject.train(
-        theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.5, unit="fullbatch_step", sample_weights=weights)
+        theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.5, batch_size="all", sample_weights=weights)
     )
     np.testing.assert_allclose(trained, theta - 0.5 * gradient, atol=1e-6)
     half, _ = subject.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.5, sample_weights=weights * 0))
@@ -119,7 +120,7 @@ def test_proximal_term_adds_its_gradient():
     """Gradient = plain gradient + strength * (theta - center): FedSoft (arXiv:2112.06053) Eq. 5, centers averaged."""
     subject = learner()
     theta, center = subject.initial_model(0), subject.initial_model(1)
-    settings = {"epochs": 1, "seed": 0, "learning_rate": 0.1, "unit": "fullbatch_step"}
+    settings = {"epochs": 1, "seed": 0, "learning_rate": 0.1, "batch_size": "all"}
     plain, _ = subject.train(theta, TrainingPlan(**settings))
     pulled, _ = subject.train(theta, TrainingPlan(proximal=(center, 2.0), **settings))
     np.testing.assert_allclose(pulled, plain - 0.1 * 2.0 * (theta - center), atol=1e-6)
@@ -278,12 +279,19 @@ def test_batch_norm_statistics_are_part_of_the_vector():
     assert subject.mean_loss(trained) == before  # evaluation changes nothing
 
 
-def test_the_unit_counts_epochs_steps_or_full_batches():
+def test_the_unit_counts_epochs_or_steps_and_an_epoch_of_all_samples_is_one_step():
     subject = learner()
     theta = subject.initial_model(0)
-    for unit, epochs, steps, samples in [("epoch", 2, 8, 100), ("step", 6, 6, 82), ("fullbatch_step", 3, 3, 150)]:
-        _, stats = subject.train(theta, TrainingPlan(epochs=epochs, seed=0, learning_rate=0.1, unit=unit))
-        assert (stats.steps, stats.samples) == (steps, samples), unit
+    plain = TrainingPlan(epochs=3, seed=0, learning_rate=0.1)
+    for changes, steps, samples in [
+        ({}, 12, 150),
+        ({"unit": "step"}, 3, 48),
+        ({"batch_size": "all"}, 3, 150),
+        ({"batch_size": "all", "unit": "step"}, 3, 150),
+        ({"batch_size": "all", "indices": np.arange(7)}, 3, 21),
+    ]:
+        _, stats = subject.train(theta, replace(plain, **changes))
+        assert (stats.steps, stats.samples) == (steps, samples), changes
 
 
 def test_should_stop_ends_training_between_steps():

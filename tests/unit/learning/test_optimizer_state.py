@@ -25,7 +25,7 @@ def learner():
     return peers_of(graph_of())[0].learner
 
 
-STEPS = dict(learning_rate=0.1, unit="fullbatch_step")
+STEPS = dict(learning_rate=0.1, batch_size="all")
 
 
 @pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"optimizer": "adam", "learning_rate": 1e-3}])

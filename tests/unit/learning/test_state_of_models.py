@@ -172,7 +172,7 @@ def by_torch(learner, steps):
 
 
 def trained(learner, theta, steps=STEPS):
-    return learner.train(theta, TrainingPlan(epochs=steps, seed=0, learning_rate=RATE, unit="fullbatch_step"))[0]
+    return learner.train(theta, TrainingPlan(epochs=steps, seed=0, learning_rate=RATE, batch_size="all"))[0]
 
 
 @pytest.mark.parametrize("build", MOVED.values(), ids=MOVED)

@@ -76,20 +76,15 @@ def test_every_service_is_hardened_and_only_the_page_publishes_a_port(tmp_path):
         assert row["deploy"]["update_config"]["order"] == "stop-first"  # never two processes with one state
         assert ("ports" in row) == (name == "page")
     page = content["services"]["page"]
-    assert page["ports"] == [{"target": 7480, "published": 7480, "mode": "host"}]
+    port = "${PAGE_PORT:-7480}"
+    assert page["ports"] == [{"target": port, "published": port, "mode": "host"}]
+    assert page["command"][-1] == f"0.0.0.0:{port}"
     assert file_of(content, "secrets", page["secrets"][0]) == "./keys/page/page.key"
     assert [each.name for each in load_graph(tmp_path / "graph.json").observers] == ["page"]
 
 
-def test_without_a_page_there_is_no_observer(tmp_path):
-    content = written(tmp_path, Stack(page_port=0))
-    assert "page" not in content["services"] and "page" not in content["networks"]
-    assert load_graph(tmp_path / "graph.json").observers == ()
-    assert not (tmp_path / "keys" / "page").exists()
-
-
-def test_without_volumes_there_is_no_section_of_volumes(tmp_path):
-    assert "volumes" not in written(tmp_path, Stack(page_port=0, state="/srv"))
+def test_peers_with_a_folder_of_all_nodes_have_no_volumes(tmp_path):
+    assert list(written(tmp_path, Stack(state="/srv"))["volumes"]) == ["page"]
 
 
 def test_writing_again_changes_nothing(tmp_path):

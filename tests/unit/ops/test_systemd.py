@@ -43,7 +43,7 @@ def test_systemd_refuses_a_wrong_unit(tmp_path):
 
 
 def test_each_archive_has_the_files_of_one_peer(tmp_path):
-    paths = write_systemd(devices(), tmp_path, options="--listen 0.0.0.0:7400")
+    paths = write_systemd(devices(), tmp_path)
     assert [path.name for path in paths[1:4]] == ["peer-0.tar.gz", "peer-1.tar.gz", "peer-2.tar.gz"]
     keys = set()
     for peer_id, path in enumerate(paths[1:4]):
@@ -61,7 +61,6 @@ def test_each_archive_has_the_files_of_one_peer(tmp_path):
         }
         assert entries["peer.key"].mode == 0o600
         assert b"PEER_ID=%d\n" % peer_id in content["peer.env"]
-        assert b"PEER_OPTIONS=--listen 0.0.0.0:7400" in content["peer.env"]
         assert all(node.pins for node in parse_graph(content["graph.json"]).nodes)
         keys.add(content["peer.key"])
     assert len(keys) == 3

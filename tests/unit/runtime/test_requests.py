@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from peer.core import events as ev
-from peer.core.messages import ModelHeader, Outcome, PushReply
-from peer.runtime.requests import UNUSED, Requests
+from peer.core.messages import ModelHeader, Outcome
+from peer.runtime.requests import Requests
 from peer.wire.round_ring import RoundRing
 
 HEADER = ModelHeader(1, 7, 0, 0, 0, 0, 1, 10, 1.0, (), 8, "float32")
@@ -61,9 +61,9 @@ def test_arrival_answered_with_its_last_frame_is_not_screened() -> None:
         task = await calls.waiting()
         calls.read_now()
         arrival = await task
-        verdict = PushReply(Outcome.STALE)
+        verdict = Outcome.STALE
         calls.answer(arrival, verdict)
-        assert arrival.verdict == await calls.complete(arrival) == verdict != UNUSED and not arrival.buffer.size
+        assert arrival.verdict == await calls.complete(arrival) == verdict != Outcome.UNUSED and not arrival.buffer.size
         assert calls._open == {}
         assert [type(event) for event in calls.events] == [ev.ArrivalOffered]
 

@@ -80,9 +80,9 @@ def test_too_few_threads_are_a_sentence_and_none_is_left(monkeypatch: pytest.Mon
 def test_models_that_cannot_fit_the_free_memory_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(resources, "free_memory", lambda: 100)
     with pytest.raises(ConfigError, match=r"memory: 2 models of \d+ parameters need at least"):
-        assemble(0, GRAPH, LocalSettings(tmp_path))
+        assemble(0, GRAPH, LocalSettings.at(tmp_path))
     monkeypatch.setattr(resources, "free_memory", lambda: None)  # a system that does not say
-    assemble(0, GRAPH, LocalSettings(tmp_path)).lock.release()
+    assemble(0, GRAPH, LocalSettings.at(tmp_path)).lock.release()
 
 
 def test_free_memory_is_that_of_the_container_where_it_is_less(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_a_warning(monkeypatch: pytest.M
     """Not refused: a running peer goes on without checkpoints until there is room again."""
     used = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(resources.shutil, "disk_usage", lambda _path: used._replace(free=10))
-    parts = assemble(0, GRAPH, LocalSettings(tmp_path))
+    parts = assemble(0, GRAPH, LocalSettings.at(tmp_path))
     parts.lock.release()
     assert [note for note in parts.notes if "a checkpoint needs" in note and "0.0 MB free" in note]
 

@@ -41,7 +41,7 @@ def graph_of(kind: str = "ring", peers: int = 4, **run: Any) -> Graph:
 
 def start(place: Path, graph: Graph | None = None, peer_id: int = 0, *, discard: bool = False) -> Assembled:
     """Return a peer that could run; its lock is released, as at the end of its process."""
-    parts = assemble(peer_id, graph or graph_of(), LocalSettings(place, discard_state=discard))
+    parts = assemble(peer_id, graph or graph_of(), LocalSettings.at(place, discard_state=discard))
     parts.lock.release()
     return parts
 
@@ -126,7 +126,9 @@ TASKS: dict[str, tuple[Task, str]] = {
 
 def start_task(place: Path, task: Task, *, discard: bool = False) -> Assembled:
     graph = graph_of(task="own.py:task", task_options={}, split="shard")
-    parts = assemble(0, graph, LocalSettings(place, discard_state=discard, task=task))
+    settings = LocalSettings.at(place, discard_state=discard)
+    settings.task = task
+    parts = assemble(0, graph, settings)
     parts.lock.release()
     return parts
 
@@ -302,7 +304,7 @@ def test_a_refused_start_releases_the_lock(tmp_path: Path) -> None:
     """In a notebook the next call comes from the same process."""
     trained(tmp_path)
     with pytest.raises(CheckpointCorrupt):
-        assemble(0, graph_of(rounds=9), LocalSettings(tmp_path))
+        assemble(0, graph_of(rounds=9), LocalSettings.at(tmp_path))
     assert start(tmp_path).resumed_from == 2
 
 

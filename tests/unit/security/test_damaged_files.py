@@ -75,11 +75,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with one whole file of each kind."""
     place = tmp_path_factory.mktemp("whole")
     save_graph(GRAPH, place / "graph.json")
-    (place / "chaos.jsonl").write_text('{"kind":"chaos","t":1.0,"time":"2026-01-01T00:00:00+00:00","text":"heal"}\n')
+    (place / "chaos.jsonl").write_text('{"kind":"fault","t":1.0,"time":"2026-01-01T00:00:00+00:00","text":"heal"}\n')
     (place / "exits.jsonl").write_text('{"kind":"exit","time":"2026-01-01T00:00:00+00:00","peer_id":0,"exit_code":0}\n')
     (place / "watch.jsonl").write_text('{"kind":"watch"}\n')
     state = place / "peer-0"
-    parts = assemble(0, GRAPH, LocalSettings(state))
+    parts = assemble(0, GRAPH, LocalSettings.at(state))
     from peer.core.effects import WriteCheckpoint
     from peer.runtime.results import write_results
 
@@ -117,7 +117,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def resumed(path: Path) -> object:
     """Start a peer in the state directory that the damaged file is in."""
     root = next(folder for folder in path.parents if folder.name == "peer-0")
-    parts = assemble(0, GRAPH, LocalSettings(root))
+    parts = assemble(0, GRAPH, LocalSettings.at(root))
     parts.lock.release()
     return parts
 

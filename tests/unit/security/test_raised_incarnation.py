@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.identity import SEEN_MAX
 from peer.core.events import HandshakeFailed, IncarnationRaised
 from peer.core.messages import HelloReply
@@ -18,7 +18,7 @@ from tests.simulation.options import manifest
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     graph = make_graph("line", 2, manifest=manifest(algorithm="dfca"))
-    parts = assemble(0, graph, LocalSettings(tmp_path, insecure=True))
+    parts = assemble(0, graph, LocalSettings.at(tmp_path, insecure=True))
     made = AsyncioWorld(parts)
     made.events = []
     monkeypatch.setattr(made.host, "post", made.events.append)
@@ -30,7 +30,7 @@ def world(tmp_path, monkeypatch):
 def answer(world, seen):
     """Let neighbor 1 refuse a hello, because it knows incarnation ``seen`` of this peer."""
     theirs = replace(world.host.hello_to(1), sender=1, seen_incarnation=seen)
-    world.host.hello_answered(1, HelloReply(theirs, RefusalCode.OLD_INCARNATION, "old"))
+    world.host.hello_answered(1, HelloReply(theirs, Refusal(RefusalCode.OLD_INCARNATION, "old")))
 
 
 def test_raised_incarnation_is_written_to_disk_first(world):
@@ -38,7 +38,7 @@ def test_raised_incarnation_is_written_to_disk_first(world):
     answer(world, seen)
     claimed = world.parts.incarnations.read()
     assert claimed > seen + 1
-    assert world.events == [IncarnationRaised(claimed), HandshakeFailed(1, None, "old")]
+    assert world.events == [IncarnationRaised(claimed), HandshakeFailed(1, "old")]
     assert world.history.incarnation == claimed
 
 
@@ -48,5 +48,5 @@ def test_lower_or_impossible_incarnation_changes_nothing(world, seen, caplog):
     with caplog.at_level(logging.ERROR, logger="peer"):
         answer(world, seen)
     assert world.history.incarnation == world.parts.incarnations.read() == before
-    assert world.events == [HandshakeFailed(1, None, "old")]
+    assert world.events == [HandshakeFailed(1, "old")]
     assert ("cannot persist an incarnation" in caplog.text) == (seen > before)

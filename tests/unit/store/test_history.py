@@ -7,7 +7,7 @@ import pytest
 
 from coordinator_free_bootstrap.errors import StorageError
 from peer.store.history import HistoryWriter, read_history
-from peer.store.records import KINDS, fields_of
+from peer.store.records import KINDS, Latest, Line, fields_of
 
 
 def test_lines_are_stamped_and_read_back(tmp_path):
@@ -82,3 +82,11 @@ def test_values_of_the_metric_have_one_name_whatever_the_task():
     named = {name for kind in KINDS for name in fields_of(kind)}
     assert {"metric_value", "metric_train", "metric_shared", "metric_before_final", "metric_after_final"} <= named
     assert not [name for name in named if "accuracy" in name]
+
+
+def test_the_types_of_lines_are_the_table():
+    """A field without an entry would be in no page, and a field that `Latest` lacks would have no type for readers."""
+    for kind, line in KINDS.items():
+        assert line.__annotations__.keys() == {"kind", *Line.__annotations__, *fields_of(kind)}, kind
+    ends = {name for kind in ("start", "round", "leave", "end") for name in fields_of(kind)}
+    assert Latest.__annotations__.keys() == ends | Line.__annotations__.keys()

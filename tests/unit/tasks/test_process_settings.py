@@ -137,7 +137,7 @@ def test_a_simulation_writes_where_it_was_told_to(tmp_path, monkeypatch, where):
 
 def test_the_paths_of_a_peer_are_fixed_at_its_start(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = LocalSettings(Path("state"), data_root=Path("data"), certs=Path("certs"))
+    settings = LocalSettings.at(Path("state"), data_root=Path("data"), certs=Path("certs"))
     monkeypatch.chdir("/")
     assert (settings.state_dir, settings.path("data_root"), settings.path("certs")) == tuple(
         tmp_path / name for name in ("state", "data", "certs")

@@ -91,7 +91,7 @@ def test_a_column_that_is_constant_at_one_site_makes_no_difference(tmp_path):
 
 def test_another_order_of_columns_is_refused_and_an_option_takes_them_by_name(tmp_path):
     files = table(tmp_path / "a.csv"), table(tmp_path / "b.csv", "b,a,y\n" + "2,1,u\n5,3,v\n" * 6)
-    refusal = compared(*map(loaded, files)).refusal
+    refusal = compared(*map(loaded, files)).refusal.reason
     assert "peer 0 has [a, b], peer 1 has [b, a] (the same in another order)" in refusal
     assert '--set \'run.task_options.columns=["a", "b"]\'' in refusal
     first, second = (loaded(file, columns=["a", "b"]) for file in files)
@@ -117,7 +117,7 @@ def test_another_column_to_predict_is_refused(tmp_path):
         table(tmp_path / "a.csv", "a,b,risk\n" + "1,2,3\n3,5,4\n" * 6),
         table(tmp_path / "b.csv", "a,b,cost\n" + "1,2,3\n3,5,4\n" * 6),
     )
-    refusal = compared(*(loaded(file, kind="regression") for file in files)).refusal
+    refusal = compared(*(loaded(file, kind="regression") for file in files)).refusal.reason
     assert refusal.startswith("target columns differ: peer 0 has risk, peer 1 has cost")
 
 
@@ -133,7 +133,7 @@ def test_a_wrong_list_of_columns_is_refused_with_the_columns_of_the_table(tmp_pa
 
 def test_other_classes_are_refused_with_the_setting_and_agree_with_it(tmp_path):
     files = table(tmp_path / "a.csv"), table(tmp_path / "b.csv", "a,b,y\n" + "1,2,v\n3,5,w\n" * 6)
-    refusal = compared(*map(loaded, files)).refusal
+    refusal = compared(*map(loaded, files)).refusal.reason
     assert "classes differ: peer 0 has [u, v], peer 1 has [v, w]" in refusal
     assert '--set \'run.task_options.classes=["u", "v", "w"]\'' in refusal
     assert not any(compared(*(loaded(file, classes=["u", "v", "w"]) for file in files)))
@@ -152,7 +152,7 @@ def pictures(root, *classes):
 
 def test_folders_of_pictures_with_other_classes_are_refused_with_the_setting(tmp_path):
     roots = pictures(tmp_path / "0", "cat", "dog"), pictures(tmp_path / "1", "Cat", "dog")
-    refusal = compared(*(loaded(root, "image-folder", size=8, channels=1) for root in roots)).refusal
+    refusal = compared(*(loaded(root, "image-folder", size=8, channels=1) for root in roots)).refusal.reason
     assert "peer 0 has [cat, dog], peer 1 has [Cat, dog]" in refusal
     assert 'classes=["Cat", "cat", "dog"]\'' in refusal
 
@@ -160,7 +160,7 @@ def test_folders_of_pictures_with_other_classes_are_refused_with_the_setting(tmp
 def test_a_site_without_a_folder_agrees_where_the_manifest_has_the_classes(tmp_path):
     roots = pictures(tmp_path / "0", "cat", "dog", "fox"), pictures(tmp_path / "1", "cat", "dog")
     first, second = (loaded(root, "image-folder", size=8, channels=1) for root in roots)
-    assert "(only peer 0 has [fox])" in compared(first, second).refusal
+    assert "(only peer 0 has [fox])" in compared(first, second).refusal.reason
     given = {"size": 8, "channels": 1, "classes": ["cat", "dog", "fox"]}
     assert not any(compared(*(loaded(root, "image-folder", **given) for root in roots)))
 
@@ -229,14 +229,17 @@ def test_two_versions_of_a_task_are_refused(first, second, words):
         kind = type("Own", (Own,), {"metric_name": named}) if named else Own
         return kind(**{name: value for name, value in attributes.items() if name != "metric_name"})
 
-    assert words in compared(task_of(first), task_of(second)).refusal
+    assert words in compared(task_of(first), task_of(second)).refusal.reason
 
 
 def test_one_site_that_scales_and_one_that_does_not_are_refused():
     one, other = Own(), Own()
     one.shard["preprocessing"] = Preprocessing.standardizing(ROWS[:8], ("a", "b"))
     other.shard["preprocessing"] = Preprocessing(columns=("a", "b"))
-    assert "scalings of inputs differ: peer 0 has mean and deviation, peer 1 has none" in compared(one, other).refusal
+    assert (
+        "scalings of inputs differ: peer 0 has mean and deviation, peer 1 has none"
+        in compared(one, other).refusal.reason
+    )
 
 
 def test_an_input_that_only_one_site_scales_is_named():
@@ -245,7 +248,7 @@ def test_an_input_that_only_one_site_scales_is_named():
     other.shard["preprocessing"] = Preprocessing(mean=[1, 0], std=[3, 1])
     assert (
         "scaled inputs differ: peer 0 has all of these scaled, peer 1 has [1] not scaled"
-        in compared(one, other).refusal
+        in compared(one, other).refusal.reason
     )
 
 
@@ -283,7 +286,9 @@ def test_token_ids_and_numbers_are_refused():
     for task in (tokens, numbers):
         task.make_model = _Either
     tokens.shard["x"] = ROWS.astype(np.int64)
-    assert "inputs of the model differ: peer 0 has int64, peer 1 has float32" in compared(tokens, numbers).refusal
+    assert (
+        "inputs of the model differ: peer 0 has int64, peer 1 has float32" in compared(tokens, numbers).refusal.reason
+    )
 
 
 class _Either(nn.Module):
@@ -305,7 +310,8 @@ def test_a_label_of_each_element_and_one_label_are_refused():
     )
     each.make_model = lambda: nn.Conv1d(2, 2, 1)
     assert (
-        "forms of a target differ: peer 0 has one label, peer 1 has labels with 1 axes" in compared(one, each).refusal
+        "forms of a target differ: peer 0 has one label, peer 1 has labels with 1 axes"
+        in compared(one, each).refusal.reason
     )
 
 

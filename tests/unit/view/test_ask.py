@@ -30,7 +30,7 @@ def said(*changes, silent=()) -> View:
     """Return the state of peers that answered with these changes, and of those that did not."""
     news = [answered(read_status(STATUS | each)) for each in changes]
     return view_of(
-        None, news + [LoggedEvent(1.0, peer_id, "silent", {"reason": reason}) for peer_id, reason in silent], {}
+        None, news + [LoggedEvent(1.0, peer_id, {"kind": "silent", "reason": reason}) for peer_id, reason in silent], {}
     )
 
 
@@ -188,8 +188,8 @@ def test_a_peer_without_an_answer_that_waits_by_its_files_is_in_the_table(tmp_pa
         write_peer(tmp_path, behind, rounds=2, end=False)
     files = RunTail(tmp_path)
     files.refresh()
-    files.log.append([LoggedEvent(2e9, i, "process", {"held": True}) for i in (1, *graph.neighbors(1))])
-    files.log.append([LoggedEvent(2e9, 1, "silent", {"reason": "no answer"})])
+    files.log.append([LoggedEvent(2e9, i, {"kind": "process", "held": True}) for i in (1, *graph.neighbors(1))])
+    files.log.append([LoggedEvent(2e9, 1, {"kind": "silent", "reason": "no answer"})])
     view = View(files.log, graph)
     state = view.log.state()
     assert view.peer(state.peers[1], state).waits_for == graph.neighbors(1)
@@ -203,12 +203,6 @@ def test_a_missing_file_is_said_to_be_missing():
         ask("graph.jsn")
     with pytest.raises(NeighborUnavailable, match=r"127.0.0.1:1: no answer in plaintext \(connection refused\)"):
         ask("127.0.0.1:1")
-
-
-def test_watch_ends_when_all_peers_have_finished_and_prints_lines_in_a_pipe(run_directory, app):
-    result = CliRunner().invoke(app, [str(run_directory), "--watch"])
-    assert result.exit_code == 0
-    assert result.stdout.splitlines() == [f"peer {peer_id}: completed after 6 rounds" for peer_id in range(4)]
 
 
 def test_a_diverged_peer_is_shown_as_such(run_directory):

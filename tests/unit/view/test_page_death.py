@@ -21,15 +21,21 @@ def test_a_kill_is_in_a_frame_within_the_suspicion_time_plus_2_s(suspicion_s: fl
     neighbor = Liveness(timeouts)
     neighbor.answered(KILLED)  # its last word
     log = EventLog((0, 1))
-    log.append([LoggedEvent(BEGAN, peer, "start", {"incarnation": 1}) for peer in (0, 1)])
-    log.append([LoggedEvent(BEGAN, 0, "neighbor", {"neighbor": 1, "state": "alive"})])
-    log.append([LoggedEvent(KILLED, None, "fault", {"do": "kill", "text": "kill 1", "result": "done", "peers": [1]})])
+    log.append([LoggedEvent(BEGAN, peer, {"kind": "start", "incarnation": 1}) for peer in (0, 1)])
+    log.append([LoggedEvent(BEGAN, 0, {"kind": "neighbor", "neighbor": 1, "state": "alive"})])
+    log.append(
+        [LoggedEvent(KILLED, None, {"kind": "fault", "do": "kill", "text": "kill 1", "result": "done", "peers": [1]})]
+    )
     film, seen = Film(View(log, None)), log.cursor
     film.everything()
     while (now := next_check([neighbor])) is not None:
         for change in check_all({1: neighbor}, now, timeouts.heartbeat_s).values():
             log.append(
-                [LoggedEvent(now, 0, "neighbor", {"neighbor": 1, "state": str(change.after), "reason": change.reason})]
+                [
+                    LoggedEvent(
+                        now, 0, {"kind": "neighbor", "neighbor": 1, "state": str(change.after), "reason": change.reason}
+                    )
+                ]
             )
     assert neighbor.state is NeighborState.DEAD
     kind, message = film.message(seen)  # what the next look at the files sends

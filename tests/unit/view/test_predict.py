@@ -379,7 +379,8 @@ def test_evaluate_and_predict_find_the_task_file_from_any_folder(words, tmp_path
     moved.write_bytes(path.read_bytes())
     for verb in (("evaluate",), ("predict", "ids.npy")):
         with pytest.raises(
-            TaskError, match=r"expected the file 'words.py', .* in .*moved.* Give its path: --task path/to/words.py"
+            TaskError,
+            match=r"expected the file 'words.py', .* in .*moved.* Give its path with --set run.task, such as path/to/words.py",
         ):
             peer(verb[0], moved, *verb[1:])
     (tmp_path / "moved" / "tasks" / "words.py").write_text(TOKENS)

@@ -31,7 +31,7 @@ def test_watcher_follows_appended_lines(tmp_path):
     place = write_peer(tmp_path, 0, rounds=2, end=False)
     watcher.refresh()
     peer = watcher.tail.log.newest(0)
-    assert (peer.phase, peer.rounds_completed, peer.latest("cluster_index"), peer.totals.payload_bytes_sent) == (
+    assert (peer.phase, peer.rounds_completed, peer.last.get("cluster_index"), peer.totals.payload_bytes_sent) == (
         "start",
         2,
         1,
@@ -42,7 +42,7 @@ def test_watcher_follows_appended_lines(tmp_path):
         history.write("end", metric_value=0.5)
     watcher.refresh()
     watcher.refresh()
-    found = (peer.status, peer.rounds_completed, peer.latest("metric_value"), peer.totals.payload_bytes_sent)
+    found = (peer.status, peer.rounds_completed, peer.last.get("metric_value"), peer.totals.payload_bytes_sent)
     assert found == ("completed", 3, 0.5, 192_000)
 
 

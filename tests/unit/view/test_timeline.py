@@ -9,7 +9,7 @@ from peer.view.state.timeline import TOGETHER_S, timeline
 
 def entries(*events: tuple[float, int | None, str, dict]) -> list[tuple]:
     log = EventLog()
-    log.append(LoggedEvent(*event) for event in events)
+    log.append(LoggedEvent(at, peer, {"kind": kind} | data) for at, peer, kind, data in events)
     return [(entry["kind"], entry["peer"], entry["by"], entry["text"]) for entry in timeline(log.news)]
 
 

@@ -104,7 +104,7 @@ def test_status(damaged: Path) -> None:
     news = [_silent(peer_id, "no answer") for peer_id in graph.ids]
     view = view_of(graph, news, state_directories(damaged))
     assert told(view.log.problems)
-    for words in ([], ["--json"], ["--watch"]):
+    for words in ([], ["--json"]):
         done = CliRunner().invoke(app, ["status", str(damaged), *words])
         assert told(done.stderr.splitlines()), words
         assert "could not be read" not in done.stdout

@@ -8,6 +8,7 @@ from tools.fake_run import STATUS
 from coordinator_free_bootstrap import Relay, make_graph, parse_manifest
 from coordinator_free_bootstrap.graph import Graph
 from peer.view.state.events import LoggedEvent
+from peer.view.state.peer_status import read_status
 from peer.view.state.reducer import EventLog
 from peer.view.state.view import View
 
@@ -27,12 +28,12 @@ def view_of(*events: tuple[float, int, str, dict], graph: Graph | None = None) -
     log = EventLog(graph.ids)
     log.append(
         [
-            LoggedEvent(0.5, i, kind, data)
+            LoggedEvent(0.5, i, data)
             for i in graph.ids
-            for kind, data in (("start", {}), ("process", {"held": True}))
+            for data in ({"kind": "start"}, {"kind": "process", "held": True})
         ]
     )
-    log.append(LoggedEvent(*event) for event in events)
+    log.append(LoggedEvent(at, peer, {"kind": kind} | data) for at, peer, kind, data in events)
     return View(log, graph)
 
 
@@ -55,10 +56,13 @@ def rounds(*completed: int) -> list[tuple[float, int, str, dict]]:
     ],
 )  # fmt: skip
 def test_an_answer_says_whom_a_peer_waits_for_and_until_when(changes, why, until_s):
-    found = row(view_of(*rounds(4, 3, 4, 4), (9.0, 0, "status", {"status": SAID | changes})))
+    found = row(view_of(*rounds(4, 3, 4, 4), (9.0, 0, "status", {"status": read_status(SAID | changes)})))
     assert (found["stage"], found["why"], found["until_s"]) == ("exchanging", why, until_s)
     after = (10.0, 0, "round", {"round_index": 4})  # the answer is about an earlier round
-    assert row(view_of(*rounds(4, 3, 4, 4), (9.0, 0, "status", {"status": SAID | changes}), after))["why"] == []
+    assert (
+        row(view_of(*rounds(4, 3, 4, 4), (9.0, 0, "status", {"status": read_status(SAID | changes)}), after))["why"]
+        == []
+    )
 
 
 def test_without_answers_a_peer_needs_its_neighbors_in_earlier_rounds():
@@ -95,13 +99,15 @@ def test_an_edge_is_of_the_kind_that_its_ends_say_else_of_the_graph_file():
     nodes = [replace(node, address="", dials_only=True) if node.id == 2 else node for node in graph.nodes]
     nodes[1] = replace(nodes[1], relay=Relay(bytes_per_second=1_000_000, connections=2))
     graph = replace(graph, nodes=tuple(nodes))
-    view = view_of((5.0, 3, "status", {"status": SAID | {"routes": {"0": "tunnel", "2": "direct"}}}), graph=graph)
+    view = view_of(
+        (5.0, 3, "status", {"status": read_status(SAID | {"routes": {"0": "tunnel", "2": "direct"}})}), graph=graph
+    )
     kinds = {(edge["a"], edge["b"]): edge["kind"] for edge in view.everything()["edges"]}
     assert kinds == {(0, 1): "direct", (1, 2): "tunnel", (0, 3): "tunnel", (2, 3): "direct"}
 
 
 def test_a_peer_that_an_error_ended_has_its_exit_code():
-    summary = {"status": "diverged", "exit_code": 50, "incarnation": 7}
+    summary = {"summary": {"status": "diverged", "exit_code": 50, "incarnation": 7}}
     view = view_of((2.0, 0, "start", {"incarnation": 7}), (3.0, 0, "summary", summary), (3.0, 1, "summary", summary))
     assert [(row(view, i)["status"], row(view, i)["exit_code"]) for i in (0, 1)] == [
         ("diverged", 50),

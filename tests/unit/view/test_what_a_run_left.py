@@ -242,14 +242,14 @@ def test_a_wrong_summary_is_a_warning(run_directory, summary):
 
 def test_wrong_lines_of_a_timeline_are_left_out_and_counted(run_directory):
     right = {
-        "kind": "chaos",
+        "kind": "fault",
         "time": "2026-11-22T17:00:00+00:00",
         "do": "kill",
         "undo": "restart",
         "result": "done",
         "peers": [1],
     }
-    wrong = [{"kind": "chaos"}, right | {"time": 3}, right | {"peers": "x"}, right | {"edges": [[1]]}]
+    wrong = [{"kind": "fault"}, right | {"time": 3}, right | {"peers": "x"}, right | {"edges": [[1]]}]
     text = "".join(json.dumps(line) + "\n" for line in [right, *wrong])
     (run_directory / "chaos.jsonl").write_text(text)
     assert len(timeline_of(RunFiles.read(run_directory))) == 1
@@ -269,7 +269,7 @@ def test_how_a_process_ended_is_in_the_report_and_a_later_start_makes_it_past(ru
     kinds = [("start", {"incarnation": 1}), ("exit", {"exit_code": 12}), ("start", {"incarnation": 2})]
     codes = []
     for at, (kind, data) in enumerate(kinds):
-        log.append([LoggedEvent(float(at), 4, kind, data)])
+        log.append([LoggedEvent(float(at), 4, {"kind": kind} | data)])
         codes.append((log.newest(4).status, log.newest(4).exit_code))
     assert codes == [("dead", None), ("dead", 12), ("dead", None)]
 

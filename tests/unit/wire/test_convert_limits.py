@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from peer.core.encoding import ENCODINGS
-from peer.core.messages import Heartbeat, Outcome, Phase, PushReply, Select
+from peer.core.messages import Heartbeat, Outcome, Phase, Select
 from peer.wire import convert
 from peer.wire.generated import peer_pb2
 
@@ -39,11 +39,14 @@ CASES = [
     (convert.unpack_select, peer_pb2.SelectRequest, {}, "scalars", [1e308], [np.inf]),
     (convert.unpack_select, peer_pb2.SelectRequest, {}, "sketch", bytes(1 << 20), bytes((1 << 20) + 4)),
     (convert.unpack_select, peer_pb2.SelectRequest, {}, "sketch", bytes(4), bytes(3)),
-    (convert.unpack_push_reply, peer_pb2.PushReply, {"outcome": 1}, "reason", "x" * 4096, "x" * 4097),
-    (convert.unpack_push_reply, peer_pb2.PushReply, {"outcome": 1}, "refusal", "too_slow", "too_fast"),
     (convert.unpack_watch, peer_pb2.WatchStatusRequest, {}, "interval_s", 0.05, 0.04),
     (convert.unpack_watch, peer_pb2.WatchStatusRequest, {}, "interval_s", 60.0, 61.0),
     (convert.unpack_status, peer_pb2.StatusReply, {}, "json", "{}", "[]"),
+]
+REFUSAL_CASES = [
+    ("reason", "x" * 4096, "x" * 4097),
+    ("code", "too_slow", "too_fast"),
+    ("code", "too_slow", ""),
 ]
 HEADER_CASES = [
     ("slot", convert.COUNT_MAX, convert.COUNT_MAX + 1),
@@ -63,6 +66,30 @@ def test_field_is_accepted_at_its_limit_and_refused_beyond_it(
     with pytest.raises(RemoteProtocolError, match=field) as caught:
         unpack(kind(**(others | {field: refused})).SerializeToString())
     assert caught.value.refusal.code is RefusalCode.MALFORMED
+
+
+@pytest.mark.parametrize("kind", [peer_pb2.PushReply, peer_pb2.Acknowledgement])
+@pytest.mark.parametrize(("field", "allowed", "refused"), REFUSAL_CASES)
+def test_field_of_a_refusal_is_accepted_at_its_limit_and_refused_beyond_it(
+    kind: Any, field: str, allowed: str, refused: str
+) -> None:
+    unpack = {peer_pb2.PushReply: convert.unpack_push_reply, peer_pb2.Acknowledgement: convert.unpack_acknowledgement}[
+        kind
+    ]
+
+    def answer(value: str) -> bytes:
+        data: bytes = kind(refusal=peer_pb2.Refusal(**({"code": "malformed"} | {field: value}))).SerializeToString()
+        return data
+
+    assert isinstance(unpack(answer(allowed)), Refusal)
+    with pytest.raises(RemoteProtocolError, match=f"Refusal.{field}") as caught:
+        unpack(answer(refused))
+    assert caught.value.refusal.code is RefusalCode.MALFORMED
+
+
+def test_push_reply_that_says_nothing_is_malformed() -> None:
+    with pytest.raises(RemoteProtocolError, match=r"PushReply\.outcome"):
+        convert.unpack_push_reply(b"")
 
 
 @pytest.mark.parametrize(("field", "allowed", "refused"), HEADER_CASES)
@@ -89,8 +116,8 @@ def test_enums_of_python_and_proto_have_the_same_names(ours: list[str], theirs: 
 
 
 def test_long_reason_is_cut() -> None:
-    data = convert.pack_push_reply(PushReply(Outcome.STALE, None, "x" * 5000))
-    assert len(peer_pb2.PushReply.FromString(data).reason) == convert.REASON_CHARS_MAX
+    data = convert.pack_push_reply(Refusal(RefusalCode.MALFORMED, "x" * 5000))
+    assert len(peer_pb2.PushReply.FromString(data).refusal.reason) == convert.REASON_CHARS_MAX
 
 
 def test_outgoing_value_that_does_not_fit_its_field_is_a_local_error() -> None:
@@ -104,8 +131,8 @@ def test_outgoing_value_that_does_not_fit_its_field_is_a_local_error() -> None:
 
 def test_reason_of_a_neighbor_is_safe_to_print() -> None:
     """Before, a reason had up to 4,096 characters and any character, as the neighbor wrote it."""
-    reply = peer_pb2.PushReply(outcome=1, refusal="too_slow", reason="\u202e" + "x" * 4057)
-    reason = convert.unpack_push_reply(reply.SerializeToString()).reason
+    refusal = peer_pb2.Refusal(code="too_slow", reason="\u202e" + "x" * 4057)
+    reason = convert.unpack_push_reply(peer_pb2.PushReply(refusal=refusal).SerializeToString()).reason
     assert reason == "\\u202e" + "x" * 194 + "... (4058 characters)"
 
 

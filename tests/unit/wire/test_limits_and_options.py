@@ -14,10 +14,11 @@ import grpc.aio
 import pytest
 
 from coordinator_free_bootstrap.errors import ConfigError, RefusalCode, RemoteProtocolError
-from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.manifest import Timeouts
 from peer.wire import access as caller_limits
 from peer.wire.access import CallerLimits
 from peer.wire.client import RECONNECTS_MAX, NeighborLink
+from peer.wire.limits import WireLimits
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import channel_options, server_options
 from peer.wire.security import require_loopback_or
@@ -42,7 +43,7 @@ def refused(call: object) -> RefusalCode | None:
 
 def test_caller_is_rate_limited_after_its_burst() -> None:
     clock = Clock()
-    callers = CallerLimits(Limits(requests_per_second=2.0), clock)
+    callers = CallerLimits(WireLimits(requests_per_second=2.0), clock)
     assert [refused(lambda: callers.message(1)) for _ in range(11)] == [None] * 10 + [RefusalCode.RATE_LIMITED]
     assert refused(lambda: callers.message(2)) is None  # another caller has its own
     clock.now = 1.0
@@ -52,9 +53,9 @@ def test_caller_is_rate_limited_after_its_burst() -> None:
 
 
 def test_open_streams_are_limited_and_closed_ones_are_not_counted() -> None:
-    callers = CallerLimits(Limits(streams_per_neighbor=2), Clock())
+    callers = CallerLimits(WireLimits(streams_per_neighbor=2), Clock())
     with callers.stream(1), callers.stream(1):
-        with pytest.raises(RemoteProtocolError, match="streams_per_neighbor") as caught, callers.stream(1):
+        with pytest.raises(RemoteProtocolError, match="at most 2 open streams, got more") as caught, callers.stream(1):
             pass
         assert caught.value.refusal.code is RefusalCode.TOO_MANY_STREAMS
         with callers.stream(2):
@@ -65,7 +66,7 @@ def test_open_streams_are_limited_and_closed_ones_are_not_counted() -> None:
 
 @pytest.mark.parametrize(("hold", "allowed"), [("request", caller_limits.REQUESTS_MAX), ("discard", 2)])
 def test_requests_and_refused_streams_are_counted_separately(hold: str, allowed: int) -> None:
-    callers = CallerLimits(Limits(streams_per_neighbor=2), Clock())
+    callers = CallerLimits(WireLimits(streams_per_neighbor=2), Clock())
     with ExitStack() as open_now:
         for key in ("one", "other"):
             for _ in range(allowed):
@@ -78,7 +79,7 @@ def test_requests_and_refused_streams_are_counted_separately(hold: str, allowed:
 
 
 def test_callers_with_open_streams_are_kept_when_others_are_dropped() -> None:
-    callers = CallerLimits(Limits(streams_per_neighbor=1), Clock())
+    callers = CallerLimits(WireLimits(streams_per_neighbor=1), Clock())
     with callers.stream("held"):
         for number in range(caller_limits.CALLERS_MAX + 1):
             callers.message(f"passing {number}")
@@ -96,7 +97,7 @@ def test_connections_with_tunnels_never_idle_as_long_as_translators_remember(sus
 
 def test_keepalive_is_set_on_both_sides_and_unary_calls_are_retried() -> None:
     timeouts = Timeouts(suspicion_s=8.0)
-    channel, server = dict(channel_options(timeouts)), dict(server_options(timeouts, Limits()))
+    channel, server = dict(channel_options(timeouts)), dict(server_options(timeouts, WireLimits()))
     for options in (channel, server):
         assert options["grpc.keepalive_time_ms"] == 8000
         assert options["grpc.keepalive_permit_without_calls"] == 1
@@ -140,7 +141,7 @@ def test_reconnects_are_limited_during_a_flood_of_hellos(monkeypatch: pytest.Mon
     opened = []
 
     async def flood() -> None:
-        link = NeighborLink(1, "127.0.0.1:1", limits=Limits(), timeouts=Timeouts())
+        link = NeighborLink(1, "127.0.0.1:1", limits=WireLimits(), timeouts=Timeouts())
         original = link._open
 
         def counted() -> None:

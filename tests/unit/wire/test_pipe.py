@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from peer.wire.frames import chunk_frame, data_of
-from peer.wire.pipe import FRAME_BYTES_MAX, join_socket
+from peer.wire.pipe import PIPE_BYTES_MAX, join_socket
 
 MESSAGE = bytes(range(250)) * 4
 
@@ -48,7 +48,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
-@pytest.mark.parametrize("size", [1, FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, 3 << 20])
+@pytest.mark.parametrize("size", [1, PIPE_BYTES_MAX, PIPE_BYTES_MAX + 1, 3 << 20])
 def test_all_bytes_arrive_in_order_in_frames_of_limited_size(size: int) -> None:
     async def test() -> None:
         local, caller = pair()
@@ -59,7 +59,7 @@ def test_all_bytes_arrive_in_order_in_frames_of_limited_size(size: int) -> None:
         caller.close()
         await joining
         assert b"".join(stream.written) == sent
-        assert max(map(len, stream.written)) <= FRAME_BYTES_MAX
+        assert max(map(len, stream.written)) <= PIPE_BYTES_MAX
 
     asyncio.run(asyncio.wait_for(test(), 30))
 

@@ -75,8 +75,8 @@ def test_a_difference_is_clear_above_two_standard_errors():
 def test_the_shared_model_is_that_of_dfedavg_when_all_samples_train():
     """With validation data nothing is held out; without warm-up, slot k is DFedAvg with uniform weights from the same start."""
     split = {"split_options": SIZES | {"validation": 0.2}}
-    blends = peers_of(graph_of(clusters=1, local_unit="fullbatch_step", **PLAIN, **split))
-    plain = peers_of(graph_of(algorithm="dfedavg", mix="uniform", local_unit="fullbatch_step", **split))
+    blends = peers_of(graph_of(clusters=1, batch_size="all", **PLAIN, **split))
+    plain = peers_of(graph_of(algorithm="dfedavg", mix="uniform", batch_size="all", **split))
     for one, other in zip(blends, plain, strict=True):
         one.workspace.models.replace(1, other.models[0].copy())
     finish(blends)
@@ -121,7 +121,7 @@ def test_while_clusters_are_seeded_the_shared_model_is_averaged_as_in_any_round(
 
     monkeypatch.setattr(Seeding, "close", noting)
     split = {"split_options": SIZES | {"validation": 0.2}}
-    steps = {"local_unit": "fullbatch_step", "local_epochs": 5}
+    steps = {"batch_size": "all", "local_epochs": 5}
     common = dict(peers=4, kind="line", clusters=2, rounds=3, learning_rate=1.0, **steps, **split)
     blends = peers_of(graph_of(**common))
     plain = peers_of(graph_of(**(common | {"algorithm": "dfedavg", "mix": "uniform"})))

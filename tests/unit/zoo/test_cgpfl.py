@@ -11,6 +11,7 @@ from peer.core.messages import Pass, PullRequest
 from peer.lab.algorithm_server import run_algorithm_server
 from peer.zoo.algorithms.cgpfl import Cgpfl
 from peer.zoo.algorithms.local_rounds import successive_batches
+from peer.zoo.algorithms.personal import batches_in_epochs
 from tests.oracle import cgpfl as oracle
 from tests.oracle.fedspd import Data, share
 from tests.tools.simulated import finish, peers_of, run
@@ -119,6 +120,13 @@ def test_successive_batches_cover_the_shuffled_samples_pass_after_pass():
     assert list(range(50)) not in (first, second, third) and first != second and third not in (first, second)
 
 
+@pytest.mark.parametrize(("batch_size", "sizes"), [(20, [20, 20, 10] * 3), (50, [50] * 3), ("all", [50] * 3)])
+def test_three_epochs_of_50_samples_have_so_many_batches(batch_size, sizes):
+    workspace = peers_of(graph_of(2, batch_size=batch_size, local_epochs=3))[0].workspace
+    batches = successive_batches(workspace, batches_in_epochs(workspace))
+    assert [len(batch) for batch in batches] == sizes
+
+
 @pytest.mark.parametrize("mix", ["uniform", "metropolis"])
 @pytest.mark.parametrize("kind", ["line", "complete", "star"])
 @pytest.mark.parametrize("aggregation", ["sequential", "batch"])
@@ -201,7 +209,7 @@ def test_one_model_goes_to_each_neighbor_and_theta_to_none():
     host = peers[1]._peer.host
     host.closed = False
     incarnation = host.state.neighbors[0].incarnation
-    assert host.answer_pull(PullRequest(0, incarnation, host.algorithm.personal)) is RefusalCode.SLOT_OUT_OF_RANGE
+    assert host.answer_pull(PullRequest(0, incarnation, host.algorithm.personal)).code is RefusalCode.SLOT_OUT_OF_RANGE
     assert host.answer_pull(PullRequest(0, incarnation, host.algorithm.own))[0].slot == host.algorithm.own
 
 

@@ -54,7 +54,7 @@ def test_one_learner_is_dfedavg():
 
 
 def test_equal_learners_stay_equal():  # only different initial models make learners different
-    peers = peers_of(graph_of(clusters=2, local_unit="fullbatch_step"))
+    peers = peers_of(graph_of(clusters=2, batch_size="all"))
     for peer in peers:
         peer.workspace.models.replace(1, peer.models[0].copy())
     finish(peers)
@@ -66,7 +66,7 @@ def test_equal_learners_stay_equal():  # only different initial models make lear
 @pytest.mark.parametrize(("kind", "clusters"), [("line", 2), ("star", 3)])
 def test_a_run_equals_the_oracle(kind, clusters):
     """Models and pi after each round; pi must differ from its uniform start and be used in the next E-step."""
-    graph = graph_of(4, kind, clusters=clusters, local_unit="fullbatch_step", local_epochs=5, learning_rate=0.5)
+    graph = graph_of(4, kind, clusters=clusters, batch_size="all", local_epochs=5, learning_rate=0.5)
     peers, data = peers_of(graph), {}
     for i, peer in enumerate(peers):
         shard = peer.learner.shard

@@ -21,7 +21,7 @@ from tests.unit.algorithms.messages import header
 
 SOFT = {"samples_per_peer": 50, "test_per_peer": 20, "r": 4.0}
 BASE = dict(task="digits", split="imbalance", split_options=SOFT, rounds=4, model="mlr", algorithm="fedsoft")
-WHOLE = dict(local_unit="fullbatch_step", local_epochs=4, learning_rate=0.4)
+WHOLE = dict(batch_size="all", local_epochs=4, learning_rate=0.4)
 
 
 def graph_of(peers=4, kind="line", **manifest) -> Graph:
@@ -145,9 +145,7 @@ def test_without_strength_a_peer_trains_alone_and_with_much_it_stays_at_its_cent
         theta = peers_of(graph_of(3, options={"strength": 0.0}, **WHOLE))[peer.peer_id]
         start, _ = pull(theta.models[:-1], peer_importance(theta), 1.0)
         for _ in range(4):
-            start, _ = theta.learner.train(
-                start, TrainingPlan(epochs=4, seed=0, learning_rate=0.4, unit="fullbatch_step")
-            )
+            start, _ = theta.learner.train(start, TrainingPlan(epochs=4, seed=0, learning_rate=0.4, batch_size="all"))
         np.testing.assert_allclose(peer.models[-1], start, atol=2e-5)
     for peer in held:
         center, _ = pull(peer.models[:-1], peer.state.importance, 1.0)

@@ -81,7 +81,7 @@ def test_no_neighbor_can_pull_a_private_model(name):
     incarnation = host.state.neighbors[0].incarnation
     header, payload = host.answer_pull(PullRequest(0, incarnation, 0))
     assert header.slot == 0 and bytes(payload()) == peers[1].models[0].tobytes()
-    assert host.answer_pull(PullRequest(0, incarnation, 1)) is RefusalCode.SLOT_OUT_OF_RANGE
+    assert host.answer_pull(PullRequest(0, incarnation, 1)).code is RefusalCode.SLOT_OUT_OF_RANGE
     assert not np.array_equal(peers[1].models[0], peers[1].models[1])
 
 

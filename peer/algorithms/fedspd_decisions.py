@@ -167,9 +167,9 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
         """Refuse a selection without cluster, in a round without selections, or with malformed sketches or anchor."""
         bare = not select.sketch and not select.scalars
         if not self.selecting(select.round_index) or select.selected == NOTHING:
-            expected = "a cluster, in a round that selects"
             got = f"{select.selected} in round {select.round_index}, phase {self.phase(select.round_index)}"
-            return Refusal(RefusalCode.MALFORMED, f"selection: expected {expected}, got {got}")
+            sentence = f"selection: expected a cluster, in a round that selects, got {got}"
+            return Refusal(RefusalCode.MALFORMED, sentence)
         if bare:
             return None
         if self.relaying(select.round_index):

@@ -135,9 +135,7 @@ class Attacker:
             await link.close()
 
     async def _trickle(self, link: NeighborLink, round_index: int) -> None:
-        header = ModelHeader(
-            ATTACKER, self.incarnation, round_index, 0, 0, 0, 1, 10, 1.0, (), self.model_bytes, "float32"
-        )
+        header = ModelHeader(ATTACKER, self.incarnation, round_index, 0, 0, 0, 1, 10, 1.0, self.model_bytes, "float32")
         call = link._push()
         self.calls["streams opened"] += 1
         try:

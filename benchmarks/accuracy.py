@@ -68,12 +68,7 @@ SLOW = 0
 FAST_S, SLOW_S, JITTER = 1.0, 5.0, 0.1
 SHARE_OF_FINAL = 0.9
 ENDLESS = ["run.task=digits", "run.model_options.hidden=[64]", "run.rounds=1000000"]  # the time ends the run
-DEADLINE = [
-    "run.timeouts.heartbeat_s=0.25",
-    "run.timeouts.suspicion_s=1",
-    "run.timeouts.idle_transfer_s=1",
-    "run.timeouts.round_deadline_s=2",
-]
+DEADLINE = ["run.timeouts.suspicion_s=1", "run.timeouts.round_deadline_s=2"]
 LOCKSTEP, ASYNC = "lockstep", "async"
 PACES = {LOCKSTEP: [], "lockstep, `round_deadline_s` 2": DEADLINE, ASYNC: ["run.pace=async"]}
 ALGORITHMS = ("dfedavg", "dfca", "local")

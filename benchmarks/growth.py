@@ -54,9 +54,7 @@ SETTINGS = [
     "run.split=linear_synth",
     "run.local_epochs=1",
     # a thousand processes on two cores answer late: suspicion must be longer than the longest queue for a core
-    "run.timeouts.heartbeat_s=15",
-    "run.timeouts.suspicion_s=60",
-    "run.timeouts.idle_transfer_s=240",
+    "run.timeouts.suspicion_s=75",
     "run.timeouts.round_deadline_s=1200",
     "run.start.deadline_s=900",
 ]

@@ -102,7 +102,7 @@ async def rate(way: str, limit: int, links: int, seconds: float) -> float:
     for i in range(1, links + 1):
         target, sender, pacing = (i, LIMITED, limited) if uploads else (LIMITED, i, Pacing.of(graph, i))
         link = NeighborLink(target, address, limits=LIMITS, timeouts=TIMEOUTS, pacing=pacing)
-        header = ModelHeader(sender, 1, 0, 0, 0, 0, 1, 1, 1.0, (), MODEL_BYTES, "float32")
+        header = ModelHeader(sender, 1, 0, 0, 0, 0, 1, 1, 1.0, MODEL_BYTES, "float32")
         opened.append(link)
         pushes.append(asyncio.ensure_future(link.push(header, np.zeros(MODEL_BYTES, np.uint8))))
         frame = pacing.frame_bytes(target, LIMITS.frame_bytes_max)
@@ -291,7 +291,7 @@ async def push_twice(port: int, size: int, kb_s: float) -> tuple[float, float, f
     for index in range(2):
         began = time.perf_counter()
         try:
-            await link.push(ModelHeader(2, 1, index, 0, 0, 0, 1, 100, 1.0, (), theta.nbytes, "float32"), payload)
+            await link.push(ModelHeader(2, 1, index, 0, 0, 0, 1, 100, 1.0, theta.nbytes, "float32"), payload)
             seconds.append(time.perf_counter() - began)
         except NeighborUnavailable:
             seconds.append(float("nan"))

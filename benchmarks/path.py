@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 ROOT = Path(peer.__file__).parents[1]
 PACKAGES = tuple(f"{ROOT / name}/" for name in ("peer", "coordinator_free_bootstrap", "proto"))
 SETTINGS = ["run.algorithm=dfedavg", "run.model=mlp", "run.model_options.hidden=16", "run.local_epochs=1"]
-SETTINGS += ["run.rounds=4", "run.timeouts.round_deadline_s=400", "run.timeouts.suspicion_s=200"]
-SETTINGS += ["run.timeouts.heartbeat_s=45"]
+SETTINGS += ["run.rounds=4", "run.timeouts.round_deadline_s=400", "run.timeouts.suspicion_s=225"]
 ROUND, LONGER_S = 2, 3.0
 SENDING = "peer/wire/client.py"
 

@@ -123,7 +123,8 @@ class Must:
 
     def message(self) -> bytes:
         """Return the model as a peer sends it, without a header."""
-        return frames.whole_message(b"", self.model.view(np.uint8))
+        (*_, (frame, _size)) = frames.model_frames(b"", self.model.view(np.uint8), self.model.nbytes)
+        return frame
 
     def take(self, message: bytes) -> None:
         """Copy, check and fold a model."""

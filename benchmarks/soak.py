@@ -47,9 +47,7 @@ TINY = [
     "run.batch_size=all",
     "run.evaluate_every=1000",
     "run.checkpoint_rounds=100",
-    "run.timeouts.heartbeat_s=0.75",
     "run.timeouts.suspicion_s=3",
-    "run.timeouts.idle_transfer_s=3",
     "run.timeouts.round_deadline_s=60",
 ]
 # quantity -> (key of a sample, unit, share of its mean by which it may grow over the whole run, absolute slack)

@@ -26,7 +26,7 @@ from peer.store.history import parse_lines, read_history
 from peer.store.state_dir import StateDir
 
 TAIL_BYTES = 1 << 14
-QUICK = ["run.timeouts.round_deadline_s=120", "run.timeouts.suspicion_s=60", "run.timeouts.heartbeat_s=5"]
+QUICK = ["run.timeouts.round_deadline_s=120", "run.timeouts.suspicion_s=60"]
 
 
 def loopback_graph(kind: str, peers: int, settings: list[str], **shape: Any) -> Graph:

@@ -85,7 +85,7 @@ async def pushes(
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Return the seconds of each push, repeat by repeat, and the processor seconds of one push at both ends together."""
     theta = np.random.default_rng(1).standard_normal(size // 4, np.float32)
-    header = ModelHeader(1, 1, 0, 0, 0, 0, 1, 100, 1.0, (), theta.nbytes, "float32")
+    header = ModelHeader(1, 1, 0, 0, 0, 0, 1, 100, 1.0, theta.nbytes, "float32")
     payload = encode(theta, schema_of(theta.size), "float32")
     links = {}
     for way, port in ports.items():

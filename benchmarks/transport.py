@@ -176,7 +176,7 @@ Seconds = dict[str, list[float]]
 def peer_sender(port: int, theta: np.ndarray) -> tuple[Send, NeighborLink]:
     link = NeighborLink(1, f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS)
     schema = schema_of(theta.size)
-    header = messages.ModelHeader(2, 1, 0, 0, 0, 0, 1, 100, 1.0, (), theta.nbytes, "float32")
+    header = messages.ModelHeader(2, 1, 0, 0, 0, 0, 1, 100, 1.0, theta.nbytes, "float32")
 
     async def send() -> None:
         reply = await link.push(header, encode(theta, schema, "float32"))

@@ -99,7 +99,7 @@ async def _peer(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: C
     await server.start()
     edges.open()
     theta = np.random.default_rng(1).standard_normal(size // 4 if peer_id == SENDER else 1, np.float32)
-    header = ModelHeader(SENDER, 1, 0, 0, 0, 0, 1, 100, 1.0, (), theta.nbytes, "float32")
+    header = ModelHeader(SENDER, 1, 0, 0, 0, 0, 1, 100, 1.0, theta.nbytes, "float32")
     payload = encode(theta, schema_of(theta.size), "float32")
 
     async def push() -> None:
@@ -243,7 +243,6 @@ SETTINGS = [
     "run.batch_size=10",
     "run.model_options.hidden=16",
     "run.start.deadline_s=5",
-    "run.timeouts.heartbeat_s=0.5",
     "run.timeouts.suspicion_s=10",
     "run.timeouts.round_deadline_s=20",
 ]

@@ -19,6 +19,12 @@ GONE = {
     "run.limits.frame_bytes_max": "A frame has up to 1 MiB in every run. Remove it.",
     "run.limits.streams_per_neighbor": "A neighbor may have 8 streams open in every run. Remove it.",
     "run.limits.requests_per_second": "A neighbor may send 200 messages per second in every run. Remove it.",
+    "run.timeouts.heartbeat_s": (
+        "It is a fifth of run.timeouts.suspicion_s. Set run.timeouts.suspicion_s to 5 times it, or remove it."
+    ),
+    "run.timeouts.idle_transfer_s": (
+        "It is twice run.timeouts.suspicion_s. Set run.timeouts.suspicion_s to half of it, or remove it."
+    ),
     "run.limits.concurrent_receives": "2 models are received at a time in every run. Remove it.",
     "run.limits.rounds_ahead": "A neighbor may be 2 rounds ahead in every lockstep run. Remove it.",
     "run.limits.models_per_round": (

@@ -12,7 +12,7 @@ import re
 from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coordinator_free_bootstrap.errors import GraphError
 from coordinator_free_bootstrap.manifest import Manifest
@@ -344,7 +344,7 @@ def _relay_problems(where: str, node: Node) -> list[str]:
     return problems
 
 
-def facts_of(node: Node) -> dict[str, Any]:
+def facts_of(node: Node) -> dict[str, object]:
     """Return how a peer is reached, and its credentials, as in the graph file."""
     found = {"address": node.address, "dials_only": node.dials_only, "network": node.network}
     found |= {"relay": node.relay and asdict(node.relay)}

@@ -27,7 +27,7 @@ _NAMES_SHOWN, _VALUE_CHARS_SHOWN = 8, 160
 _SETTING_CHARS_MAX = 2000  # of a setting in a refusal, since a neighbor's names are in it
 RAW, SCALED, CONSTANT = "r", "s", "?"  # letters of `Meaning.scaled`
 
-Values = dict[str, Any]
+Values = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +211,7 @@ def changes(before: Values, now: Values) -> tuple[list[str], list[str]]:
     return refused, meant
 
 
-def _differing(mine: Values, other: Values) -> Iterator[tuple[_Field, Any, Any]]:
+def _differing(mine: Values, other: Values) -> Iterator[tuple[_Field, object, object]]:
     """Yield the fields that do not agree, with both values as they are shown."""
     for each in _FIELDS:
         a, b = mine.get(each.name), other.get(each.name)
@@ -252,7 +252,7 @@ def _values(text: str) -> Values | None:
     return found if isinstance(found, dict) else None
 
 
-def _first_entry(each: _Field, a: Any, b: Any) -> tuple[_Field, Any, Any]:
+def _first_entry(each: _Field, a: Any, b: Any) -> tuple[_Field, object, object]:
     """Return the first entry of two objects that differs, as a field of its own."""
     if not (isinstance(a, dict) and isinstance(b, dict)):
         return each, a, b

@@ -74,7 +74,7 @@ def frame_bytes(graph: Graph, sender: int, receiver: int, upload: int | None = N
     """
     timeouts = graph.manifest.timeouts
     limits = _limits(graph, sender, receiver, upload)
-    patience_s = min(timeouts.suspicion_s, timeouts.idle_transfer_s) / 4
+    patience_s = timeouts.suspicion_s / 4
     sizes = [limit * min(FRAME_S, patience_s / sharing) for limit, sharing in limits]
     return max(FRAME_BYTES_MIN, min([FRAME_BYTES_MAX, *map(int, sizes)])) & ~3
 

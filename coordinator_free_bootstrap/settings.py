@@ -44,7 +44,7 @@ def parse_manifest(run: object, source: str) -> Manifest:
         raise ConfigError(joined(source, sentences(error, Manifest, run, "run"))) from error
 
 
-def apply_settings(run: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+def apply_settings(run: dict[str, Any], settings: Iterable[str]) -> dict[str, object]:
     """Return a copy of ``run`` with settings such as ``run.timeouts.suspicion_s=3`` applied, the last one winning.
 
     A value that is not JSON is a string. `parse_manifest` validates the values, not this function.

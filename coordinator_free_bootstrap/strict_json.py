@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 FOREIGN_CHARACTERS_MAX = 200  # of one text from a neighbor or peer in a log line, a table or a report
@@ -53,7 +53,8 @@ def finite(value: T) -> T:
         found = {key: finite(item) for key, item in value.items()}
     elif isinstance(value, list | tuple):
         found = [finite(item) for item in value]
-    return cast(T, found)
+    same_type: T = found
+    return same_type
 
 
 def printable(text: str, most: int = FOREIGN_CHARACTERS_MAX) -> str:
@@ -100,7 +101,7 @@ def word(key: str) -> str:
     return key if len(key) <= 80 and key.isascii() and key.replace("_", "a").isalnum() else shown(key)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]

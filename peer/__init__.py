@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from peer.core.decisions import Offer as Offer
     from peer.core.effects import Target as Target
     from peer.core.messages import ModelHeader as ModelHeader
+    from peer.core.messages import Numbers as Numbers
     from peer.core.messages import Pass as Pass
     from peer.core.messages import Select as Select
     from peer.lab.simulation import simulate as simulate

@@ -45,6 +45,7 @@ NAMES = {
     # what a subclass of `Algorithm` names
     "AlgorithmState": "peer.core.decisions",
     "ModelHeader": "peer.core.messages",
+    "Numbers": "peer.core.messages",
     "Offer": "peer.core.decisions",
     "Pass": "peer.core.messages",
     "RefusalCode": "coordinator_free_bootstrap.errors",

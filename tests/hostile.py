@@ -14,7 +14,7 @@ from target import ATTACKER, OBSERVER, call, push
 from target_process import TargetProcess
 
 from coordinator_free_bootstrap import Subject
-from peer.core.messages import Heartbeat, Hello, ModelHeader, Pass, Phase, PullRequest, Select
+from peer.core.messages import Heartbeat, Hello, ModelHeader, Numbers, Pass, Phase, PullRequest, Select
 from peer.wire import convert, frames
 from peer.wire.options import SERVICE
 
@@ -56,7 +56,7 @@ class Mutator:
         self.answers: Counter[str] = Counter()
         self.sent = 0
         size = target.model_bytes
-        header = ModelHeader(ATTACKER, 7, 0, 0, 0, 0, 1, 10, 1.0, (), size, "float32")
+        header = ModelHeader(ATTACKER, 7, 0, 0, 0, 0, 1, 10, 1.0, size, "float32")
         chunks = [frames.chunk_frame(memoryview(bytes(n))) for n in (4, 1000, size)]
         # The digest is wrong, so that a push is not folded even if its mutations leave it valid.
         self._push = [convert.pack_header(header), chunks[2], frames.end_frame(b"\1" * 16)]
@@ -64,7 +64,7 @@ class Mutator:
         self._unary = {
             "Hello": convert.pack_hello(hello_of(target)),
             "Heartbeat": convert.pack_heartbeat(Heartbeat(ATTACKER, 7, 0, Phase.RUNNING)),
-            "Select": convert.pack_select(Select(ATTACKER, 7, 0, 1, (), b"\0" * 16)),
+            "Select": convert.pack_select(Select(ATTACKER, 7, 0, 1, Numbers.of([0.0] * 2))),
             "Pass": convert.pack_pass(Pass(ATTACKER, 7, 0, 0)),
             "Status": b"",
         }

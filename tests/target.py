@@ -42,8 +42,6 @@ RUN: dict[str, Any] = {
     "rounds": 4,
     "aggregation": "on_arrival",
     "local_epochs": 1,
-    # No timer fires during a test, so every change of state is caused by the attacker.
-    "timeouts": {"heartbeat_s": 100.0, "suspicion_s": 400.0, "idle_transfer_s": 10.0, "round_deadline_s": 600.0},
 }
 
 
@@ -137,7 +135,6 @@ class Target:
             "total": 1,
             "sample_count": 10,
             "mass": 1.0,
-            "scalars": (),
             "size_bytes": self.model().nbytes,
             "encoding": "float32",
         }
@@ -158,8 +155,9 @@ class Target:
     async def push_good(self, index: int = 0) -> peer_pb2.PushReply:
         """Push one good model as the good neighbor."""
         model = self.model()
-        chunks = frames.model_frames(model.view(np.uint8), self.world.limits.frame_bytes_max)
-        messages = [convert.pack_header(self.header(GOOD, index=index)), *(frame for frame, _size in chunks)]
+        header = convert.pack_header(self.header(GOOD, index=index))
+        parts = frames.model_frames(header, model.view(np.uint8), self.world.limits.frame_bytes_max)
+        messages = [frame for frame, _size in parts]
         async with self.channel(GOOD) as channel:
             return peer_pb2.PushReply.FromString(await push(channel, messages))
 
@@ -232,6 +230,16 @@ class _TerminatedTls:
         return None
 
 
+class _StoppedClock(AsyncioWorld):
+    """A world in which no time passes for the engine, so that every change of state is caused by the attacker."""
+
+    def now(self) -> float:
+        return 1000.0
+
+    def set_timer(self, at: float) -> None:
+        pass
+
+
 @asynccontextmanager
 async def under_attack(
     directory: Path,
@@ -255,7 +263,7 @@ async def under_attack(
     tls = MutualTls(graph, 0, pairs[0])
     parts = assemble(0, graph, LocalSettings.at(directory))
     shown = _TerminatedTls(tls) if plaintext else tls
-    world = AsyncioWorld(parts, shown, limits)  # type: ignore[arg-type]
+    world = _StoppedClock(parts, shown, limits)  # type: ignore[arg-type]
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(world.run(listening.set_result))
     try:

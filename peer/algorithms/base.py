@@ -37,7 +37,7 @@ from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
-from peer.core.messages import ModelHeader, Pass, Select
+from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select
 from peer.core.schema import Schema
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel, default=NoOptions)
@@ -186,19 +186,19 @@ class Algorithm(Generic[OptionsT, StateT]):
         """Return how many models follow a selection: unknown, the first header says it."""
         return None
 
-    def tells(self, state: StateT, round_index: int, step: int) -> tuple[float, ...]:
-        """Return the numbers to send in a step to each neighbor that gets no model in it, at most 4096: none.
+    def tells(self, state: StateT, round_index: int, step: int) -> Numbers:
+        """Return the numbers to send in a step to each neighbor that gets no model in it: none.
 
         They go with the pass. Neighbors find those of a step in ``workspace.told`` when they end or close it.
         """
-        return ()
+        return NO_NUMBERS
 
     def rejects_pass(self, state: StateT, message: Pass) -> Refusal | None:
         """Refuse numbers in a pass: without `tells`, no peer sends any."""
-        if not message.scalars:
+        if not message.numbers:
             return None
         expected = f"pass: expected no numbers in this step of algorithm '{self.name}'"
-        return Refusal(RefusalCode.MALFORMED, f"{expected}, got {len(message.scalars)}")
+        return Refusal(RefusalCode.MALFORMED, f"{expected}, got {len(message.numbers)}")
 
     def asking(self, round_index: int) -> bool:
         """Return False: every neighbor sends its models unasked. Depends on the round alone, as all peers must agree.

@@ -36,7 +36,7 @@ from peer.algorithms.workspace import Workspace
 from peer.core.constants import DEFAULTS
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
-from peer.core.messages import ModelHeader, Pass, Select
+from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select
 
 LOSS_MAX = 1e30  # of relayed losses: the loss of a diverged model, or a false claim, times a mass must stay finite
 
@@ -138,15 +138,15 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
             return super().offers(state, round_index, step, neighbor, select)
         masses, losses = state.masses, state.relayed_losses
         return tuple(
-            Offer(slot, state.sample_count, masses[slot], (losses[slot],))
+            Offer(slot, state.sample_count, masses[slot], Numbers.of(losses[slot]))
             for slot in range(self.slots)
             if masses[slot] >= DEFAULTS.weight_min
         )
 
-    def tells(self, state: DfcaStateT, round_index: int, step: int) -> tuple[float, ...]:
+    def tells(self, state: DfcaStateT, round_index: int, step: int) -> Numbers:
         """Return what compares the peers while a cluster is seeded; else nothing."""
         seeding = self.seeding(round_index)
-        return seeding.tells(state, step) if seeding else ()
+        return seeding.tells(state, step) if seeding else NO_NUMBERS
 
     def rejects_pass(self, state: DfcaStateT, message: Pass) -> Refusal | None:
         """Refuse numbers, but those that compare the peers while a cluster is seeded."""
@@ -164,8 +164,8 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
                     f"mass: expected above 0, up to the number of peers, {len(self.graph.nodes)}, got {header.mass}"
                 )
                 return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, problem)
-            if len(header.scalars) != 1 or not abs(header.scalars[0]) <= LOSS_MAX:
-                problem = f"relayed model: expected one loss of at most {LOSS_MAX:g}, got {header.scalars}"
+            if len(header.numbers) != 1 or not abs(header.numbers[0]) <= LOSS_MAX:
+                problem = f"relayed model: expected one loss of at most {LOSS_MAX:g}, got {header.numbers}"
                 return Refusal(RefusalCode.MALFORMED, problem)
         return rejection
 
@@ -254,9 +254,9 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
             own = own_share * masses[slot]
             total = own + workspace.models.deferred_weight(slot)
             relayed = [
-                (self.metropolis(arrival.header.sender) * arrival.header.mass, arrival.header.scalars[0])
+                (self.metropolis(arrival.header.sender) * arrival.header.mass, arrival.header.numbers[0])
                 for arrival in workspace.arrivals
-                if arrival.header.slot == slot and arrival.header.scalars  # in async pace, some are of later rounds
+                if arrival.header.slot == slot and arrival.header.numbers  # in async pace, some are of later rounds
             ]
             weight = own + sum(share for share, _ in relayed)
             if weight > 0:

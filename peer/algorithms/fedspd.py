@@ -230,9 +230,9 @@ class FedSpd(FedSpdDecisions):
 
     def _merge_relayed_sketches(self, workspace: Workspace[FedSpdState], state: FedSpdState) -> FedSpdState:
         for _, select in sorted(workspace.selections.items()):
-            if select.sketch and self.relaying(select.round_index):
-                ids = np.array(select.scalars, np.int64)
-                rows = sketches.unpack(select.sketch, len(ids))
+            if select.numbers and self.relaying(select.round_index):
+                found = self.relayed(select.numbers)
+                ids, rows = found[:, 0].astype(np.int64), sketches.rows(found[:, 1:], len(found))
                 if state.update_ids is not None and state.updates is not None:
                     ids, rows = sketches.merge(state.update_ids, state.updates, ids, rows)
                 else:
@@ -280,7 +280,7 @@ class FedSpd(FedSpdDecisions):
             return state
         select = workspace.selections[parent]
         anchor = labels.anchor_of(select)
-        order = labels.matching(state.sketches, sketches.unpack(select.sketch, self.slots))
+        order = labels.matching(state.sketches, sketches.rows(select.numbers.array[2:], self.slots))
         state = replace(state, anchor=labels.Anchor(anchor.peer_id, anchor.hops + 1))
         if order == list(range(self.slots)):
             return state

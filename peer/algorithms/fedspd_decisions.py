@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
@@ -18,15 +19,14 @@ from peer.algorithms.fedspd_options import FedSpdOptions
 from peer.algorithms.labels import Anchor
 from peer.algorithms.mixture import Labels
 from peer.algorithms.saved_state import array
-from peer.algorithms.sketches import Ids, Sketches, pack
+from peer.algorithms.sketches import Ids, Sketches, refuse_rows
 from peer.core.constants import DEFAULTS
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
-from peer.core.messages import ModelHeader, Select
+from peer.core.messages import NO_NUMBERS, NUMBERS_MAX, ModelHeader, Numbers, Select
 
 NOTHING = -1  # the selection of a peer that sits out, and of a round in which all centers are exchanged
 NOWHERE = Anchor(0, 0)  # before the start
-SKETCHES_BYTES_MAX = 1 << 20  # in one selection, as the wire allows
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
                 "run.options.hard_rounds: expected 1 or more with run.options.split 'updates', got 0. Set it, or set split "
                 "'noise'."
             )
-        size = 4 * peers * self.options.sketch_size
-        if self.options.dp_epsilon is not None or size > SKETCHES_BYTES_MAX or not self.options.warm_rounds:
+        size = peers * (1 + self.options.sketch_size)
+        if self.options.dp_epsilon is not None or size > NUMBERS_MAX or not self.options.warm_rounds:
             raise ConfigError(
                 "run.options.split 'updates': expected run.options.warm_rounds of 1 or more, no run.options.dp_epsilon (it does "
-                f"not cover sketches) and at most {SKETCHES_BYTES_MAX} bytes of sketches, got {self.options.warm_rounds}, "
-                f"{self.options.dp_epsilon} and {size} bytes for {peers} peers. Change these (run.options.sketch_size for the "
-                "bytes), or set split 'noise'."
+                f"not cover sketches) and at most {NUMBERS_MAX} numbers of sketches, got {self.options.warm_rounds}, "
+                f"{self.options.dp_epsilon} and {size} numbers for {peers} peers. Change these (run.options.sketch_size for the "
+                "numbers), or set split 'noise'."
             )
 
     @property
@@ -134,13 +134,24 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
     # ---- decisions --------------------------------------------------------------------------------------------------
 
     def selects(self, state: FedSpdState, round_index: int) -> Select | None:
-        """Return the cluster that `assign` selected, with the sketches of this round and their peer ids or the anchor."""
+        """Return the cluster that `assign` selected, with the sketches of this round.
+
+        The numbers are the anchor and then a sketch of each own center, or, of each peer whose update is relayed, its id and then
+        the sketch.
+        """
         if state.selected == NOTHING:
             return None
         if state.sketches is None:
-            return Select(self.peer_id, 0, round_index, state.selected)
-        about = state.anchor if state.sketch_ids is None else state.sketch_ids.tolist()
-        return Select(self.peer_id, 0, round_index, state.selected, tuple(map(float, about)), pack(state.sketches))
+            numbers = NO_NUMBERS
+        elif state.sketch_ids is None:
+            numbers = Numbers.of(state.anchor, state.sketches)
+        else:
+            numbers = Numbers.of(np.column_stack([state.sketch_ids, state.sketches]))
+        return Select(self.peer_id, 0, round_index, state.selected, numbers)
+
+    def relayed(self, numbers: Numbers) -> npt.NDArray[np.float64]:
+        """Return the relayed sketches in a selection, float64 [n, 1 + q]: a peer id, then its sketch."""
+        return numbers.array.reshape(-1, 1 + self.options.sketch_size)
 
     def agrees(self, state: FedSpdState, round_index: int, selections: dict[int, Select]) -> FedSpdState:
         """Return the state with the number of co-selecting neighbors: the degree among the peers of its cluster."""
@@ -156,8 +167,8 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
             return tuple(Offer(trained, count) for trained in state.trained)
         if self.options.exchange == "same_cluster" and (select is None or select.selected != slot):
             return ()
-        degree = (float(max(1, state.co_selecting)),) if self.mix == "metropolis" else ()
-        return (Offer(slot, count, scalars=degree),)
+        degree = Numbers.of(max(1, state.co_selecting)) if self.mix == "metropolis" else NO_NUMBERS
+        return (Offer(slot, count, numbers=degree),)
 
     def expected(self, state: FedSpdState, select: Select) -> int | None:
         """Return 1 for a neighbor that selected the same cluster, else 0; when broadcasting, 1 for each."""
@@ -165,29 +176,30 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
 
     def rejects_select(self, state: FedSpdState, select: Select) -> Refusal | None:
         """Refuse a selection without cluster, in a round without selections, or with malformed sketches or anchor."""
-        bare = not select.sketch and not select.scalars
         if not self.selecting(select.round_index) or select.selected == NOTHING:
             got = f"{select.selected} in round {select.round_index}, phase {self.phase(select.round_index)}"
             sentence = f"selection: expected a cluster, in a round that selects, got {got}"
             return Refusal(RefusalCode.MALFORMED, sentence)
-        if bare:
+        numbers = select.numbers
+        if not numbers:
             return None
         if self.relaying(select.round_index):
-            return self._rejects_relayed(select)
-        expected = 4 * self.options.sketch_size * self.slots if self.aligning(select.round_index) else 0
-        if len(select.sketch) != expected or not expected:
-            return Refusal(RefusalCode.WRONG_SIZE, f"sketches: expected {expected} bytes, got {len(select.sketch)}")
-        known = select.scalars[:1] and select.scalars[0] in self.graph
-        if len(select.scalars) != 2 or not known or select.scalars[1] not in range(len(self.graph.nodes)):
-            return Refusal(
-                RefusalCode.MALFORMED, f"anchor and hops: expected those of this graph, got {select.scalars}"
-            )
+            return self._rejects_relayed(numbers)
+        if not self.aligning(select.round_index):
+            sentence = f"selection of round {select.round_index}: expected no numbers, got {len(numbers)}"
+            return Refusal(RefusalCode.WRONG_SIZE, sentence)
+        if rejection := refuse_rows(numbers.array[2:], self.slots, self.options.sketch_size):
+            return rejection
+        if numbers[0] not in self.graph or numbers[1] not in range(len(self.graph.nodes)):
+            sentence = f"anchor and hops: expected those of this graph, got {tuple(numbers)[:2]}"
+            return Refusal(RefusalCode.MALFORMED, sentence)
         return None
 
-    def _rejects_relayed(self, select: Select) -> Refusal | None:
-        ids, expected = select.scalars, 4 * self.options.sketch_size * len(select.scalars)
-        if len(select.sketch) != expected:
-            return Refusal(RefusalCode.WRONG_SIZE, f"sketches: expected {expected} bytes, got {len(select.sketch)}")
+    def _rejects_relayed(self, numbers: Numbers) -> Refusal | None:
+        size = 1 + self.options.sketch_size
+        if rejection := refuse_rows(numbers.array, max(1, len(numbers) // size), size):
+            return rejection
+        ids = self.relayed(numbers)[:, 0].tolist()
         if len(set(ids)) != len(ids) or not all(peer in self.graph for peer in ids):
             return Refusal(
                 RefusalCode.MALFORMED, "sketches: expected one for each of some peers of the graph, got other ids"
@@ -215,9 +227,9 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
             return Refusal(RefusalCode.CONTRADICTS_SELECTION, f"expected {expected}, got {got}")
         if self.mix == "metropolis":
             allowed = range(1, self.graph.degree(header.sender) + 1)
-            if len(header.scalars) != 1 or header.scalars[0] not in allowed:
+            if len(header.numbers) != 1 or header.numbers[0] not in allowed:
                 return Refusal(
-                    RefusalCode.WEIGHT_OUT_OF_RANGE, f"degree: expected 1 to {allowed[-1]}, got {header.scalars}"
+                    RefusalCode.WEIGHT_OUT_OF_RANGE, f"degree: expected 1 to {allowed[-1]}, got {header.numbers}"
                 )
         return None
 
@@ -230,4 +242,4 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
             return None
         if self.mix == "uniform":
             return (Target(header.slot, 1.0),)
-        return (Target(header.slot, 1.0 / (1.0 + max(float(state.co_selecting), header.scalars[0]))),)
+        return (Target(header.slot, 1.0 / (1.0 + max(float(state.co_selecting), header.numbers[0]))),)

@@ -103,12 +103,12 @@ def _directions(sketches: Sketches) -> npt.NDArray[np.float64]:
 
 def anchor_of(select: Select) -> Anchor:
     """Return the anchor in a selection that carries sketches of centers."""
-    return Anchor(int(select.scalars[0]), int(select.scalars[1]))
+    return Anchor(int(select.numbers[0]), int(select.numbers[1]))
 
 
 def anchors_of(selections: dict[int, Select]) -> dict[int, Anchor]:
     """Return the anchors in those selections that carry sketches, by neighbor."""
-    return {n: anchor_of(select) for n, select in selections.items() if select.sketch}
+    return {n: anchor_of(select) for n, select in selections.items() if select.numbers}
 
 
 def choose_parent(own: Anchor, anchors: dict[int, Anchor], hops_max: int) -> int | None:

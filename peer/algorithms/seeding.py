@@ -33,7 +33,7 @@ from peer.algorithms.held_out import Fold
 from peer.algorithms.learner import TrainStats
 from peer.algorithms.workspace import Workspace
 from peer.core.decisions import AlgorithmState, Offer
-from peer.core.messages import ModelHeader, Pass
+from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass
 
 UNREACHED = -1  # in SeedingState.seeds: the model of the chosen peer did not arrive
 EMPTY = None  # in SeedingState.seeds: no peer had a clear gain, so the cluster has no seed
@@ -113,13 +113,13 @@ class Seeding:
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 
-    def tells(self, state: SeedingState, step: int) -> tuple[float, ...]:
+    def tells(self, state: SeedingState, step: int) -> Numbers:
         """Return the largest gain that this peer knows, whose it is, and whether any known gain is clear."""
-        return tuple(map(float, state.best)) if state.best and self.comparing(step) else ()
+        return Numbers.of(state.best) if state.best and self.comparing(step) else NO_NUMBERS
 
     def rejects_pass(self, message: Pass) -> Refusal | None:
         """Refuse numbers that are not a gain, a peer and 0 or 1, and numbers in a step that carries the model."""
-        numbers = message.scalars
+        numbers = message.numbers
         usual = len(numbers) == 3 and numbers[1] in self.graph and numbers[2] in (0, 1)
         if not numbers or (self.comparing(message.step) and usual):
             return None
@@ -187,7 +187,7 @@ class Seeding:
         """Keep the largest gain, or the model that has come."""
         state, r = workspace.state, workspace.round_index
         if self.comparing(workspace.step):
-            known = [best for best in (state.best, *workspace.told.values()) if best]
+            known = [best for best in (state.best, *map(tuple, workspace.told.values())) if best]
             if known:
                 gain, peer, _ = max(known)
                 state = replace(state, best=(gain, int(peer), int(max(best[2] for best in known))))

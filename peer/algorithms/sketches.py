@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.core.averaging import Vector
 
@@ -44,14 +45,25 @@ def _signs(seed: int, block: int, rows: int, columns: int) -> npt.NDArray[np.flo
     return (bits.astype(np.float32) * 2 - 1).reshape(rows, columns)
 
 
-def pack(sketches: Sketches) -> bytes:
-    """Return sketches as a selection carries them: float32 little-endian, row by row."""
-    return sketches.astype("<f4").tobytes()
+def refuse_rows(numbers: npt.NDArray[np.float64], count: int, size: int) -> Refusal | None:
+    """Return why a neighbor's numbers cannot be sketches, or None.
+
+    Args:
+        numbers: float64, finite.
+        count: n, how many sketches they should be.
+        size: q.
+    """
+    if len(numbers) != count * size:
+        sentence = f"sketches: expected {count} of {size} numbers, got {len(numbers)} numbers"
+        return Refusal(RefusalCode.WRONG_SIZE, sentence)
+    if numbers.size and np.abs(numbers).max() > np.finfo(np.float32).max:
+        return Refusal(RefusalCode.NON_FINITE, "sketches: expected numbers of float32, got a larger one")
+    return None
 
 
-def unpack(data: bytes, count: int) -> Sketches:
-    """Return the ``count`` sketches of a selection, float32 [count, q]; their size was checked on arrival."""
-    return np.frombuffer(data, "<f4").reshape(count, -1).astype(np.float32)
+def rows(numbers: npt.NDArray[np.float64], count: int) -> Sketches:
+    """Return the ``count`` sketches in a message's numbers, float32 [count, q]; `refuse_rows` has checked them."""
+    return numbers.reshape(count, -1).astype(np.float32)
 
 
 def merge(ids: Ids, sketches: Sketches, other_ids: Ids, other_sketches: Sketches) -> tuple[Ids, Sketches]:

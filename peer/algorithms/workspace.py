@@ -16,7 +16,7 @@ from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import Learner, TrainingPlan, TrainStats
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
-from peer.core.messages import ModelHeader, Select
+from peer.core.messages import ModelHeader, Numbers, Select
 from peer.core.model_store import ModelStore
 
 # Covariant: work on tensors that reads no state takes the workspace of any algorithm.
@@ -45,7 +45,7 @@ class Workspace(Generic[StateT_co]):
     step: int = 0
     present: tuple[int, ...] = ()  # neighbors that delivered or passed in the step being closed
     selections: dict[int, Select] = field(default_factory=dict)  # by neighbor
-    told: dict[int, tuple[float, ...]] = field(default_factory=dict)  # numbers in place of models, by neighbor
+    told: dict[int, Numbers] = field(default_factory=dict)  # numbers in place of models, by neighbor
     true_cluster: npt.NDArray[np.int64] | None = None  # of each training sample, if known; for metrics only
     scratch: dict[str, Any] = field(default_factory=dict)  # kept between two calls; not in checkpoints
     optimizers: dict[str, Vector] = field(default_factory=dict)  # kept state: ``<memory>/<value>`` -> flat values

@@ -153,7 +153,7 @@ class Graph(BaseGraph):
         return f"<peer.Graph: {name}, {edges} edges, {run.algorithm}, {run.rounds} rounds>"
 
 
-def _named(run: Mapping[str, Any]) -> dict[str, Any]:
+def _named(run: Mapping[str, Any]) -> dict[str, object]:
     """Return manifest keys with the name of an algorithm in place of its class, which is made known to this process."""
     from peer.algorithms.registry import register
 
@@ -221,7 +221,7 @@ def check_run(
     warn_without_effect(graph.manifest, frozenset(given), say, source)
 
 
-def with_run(graph: BaseGraph, keys: Mapping[str, Any]) -> Graph:
+def with_run(graph: BaseGraph, keys: Mapping[str, object]) -> Graph:
     """Return the graph with some manifest keys changed.
 
     Raises:

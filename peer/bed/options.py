@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, cast
+from typing import Annotated, Literal, TypedDict, cast
 
 from pydantic import Field
 
@@ -57,7 +57,7 @@ def bed_options(given: Mapping[str, object]) -> BedOptions:
     return cast(BedOptions, _complete(BedOptions, given))
 
 
-def _complete(declared: type, given: Mapping[str, object]) -> dict[str, Any]:
+def _complete(declared: type, given: Mapping[str, object]) -> dict[str, object]:
     given = {name: value for name, value in given.items() if value is not None}
     read = parsed(model_of(declared), given, error=UsageError, owner="a testbed")
     return {name: getattr(read, name) for name in type(read).model_fields}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Literal, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -222,7 +222,7 @@ def _draw(graph: Graph, picture: Path) -> None:
         raise UsageError(f"--out: expected a .png in a writable folder, got {picture} ({error})") from error
 
 
-def _positions(drawn: nx.Graph) -> Any:
+def _positions(drawn: nx.Graph) -> object:
     import networkx as nx
 
     start = nx.circular_layout(drawn)  # starting from a circle draws a ring as a ring

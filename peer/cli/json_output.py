@@ -42,7 +42,7 @@ def _give_back(before: TextIO) -> None:
     _kept.clear()
 
 
-def json_option(meaning: str) -> Any:
+def json_option(meaning: str) -> object:
     """Return the option ``--json``, which keeps stdout for `print_json`."""
     return typer.Option("--json", help=meaning, callback=_keep_stdout)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from peer.core.messages import ModelHeader, Select
+from peer.core.messages import ModelHeader, Numbers, Select
 from peer.core.neighbor import Neighbor, RoundStep
-from peer.core.pace import ClosedStep, Numbers
+from peer.core.pace import ClosedStep
 from peer.core.state import State
 
 
@@ -73,7 +73,7 @@ class Async:
         newest = (neighbor.newest_selection(oldest) for neighbor in self._state.neighbors.values())
         return [select for select in newest if select is not None]
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> tuple[tuple[int, Numbers], ...]:
         """Return the newest ones of each neighbor."""
         newest = []
         for n, neighbor in self._state.neighbors.items():

@@ -69,7 +69,9 @@ class Totals:
     control_messages_sent: Annotated[int, counter("messages sent, without models")] = 0
     selections_sent: Annotated[int, counter("messages *Select* sent")] = 0
     passes_sent: Annotated[int, counter("messages *Pass* sent")] = 0
-    sketch_bytes_sent: Annotated[int, counter("bytes of sketches in selections")] = 0
+    number_bytes_sent: Annotated[
+        int, counter("bytes of numbers sent with selections, models, or in place of models")
+    ] = 0
     rounds_alone: Annotated[int, counter("rounds of an exchange in which no neighbor took part")] = 0
     checkpoint_failures: Annotated[int, counter("checkpoints that could not be written", scope="run")] = 0
 

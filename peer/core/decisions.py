@@ -11,7 +11,7 @@ from typing import Protocol
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.effects import Target
-from peer.core.messages import ModelHeader, Pass, Select
+from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Offer:
     slot: int
     sample_count: int = 1
     mass: float = 1.0
-    scalars: tuple[float, ...] = ()
+    numbers: Numbers = NO_NUMBERS
 
 
 class Decisions(Protocol):
@@ -72,8 +72,8 @@ class Decisions(Protocol):
     ) -> tuple[Offer, ...]:
         """Return what a neighbor gets in a step; ``select`` is what it selected, if known."""
 
-    def tells(self, state: AlgorithmState, round_index: int, step: int) -> tuple[float, ...]:
-        """Return the numbers that go with the pass to each neighbor that gets no model in a step; (): none."""
+    def tells(self, state: AlgorithmState, round_index: int, step: int) -> Numbers:
+        """Return the numbers that go with the pass to each neighbor that gets no model in a step."""
 
     def rejects_pass(self, state: AlgorithmState, message: Pass) -> Refusal | None:
         """Return why a pass cannot be right; its round and step are checked already."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from peer.core.arrivals import Arrival
-from peer.core.messages import Control, Heartbeat, ModelHeader, PushReply, Select
+from peer.core.messages import Control, Heartbeat, ModelHeader, Numbers, PushReply, Select
 
 Status = Literal["completed", "left", "refused", "alone"]
 WorkKind = Literal["assign", "train", "end_step", "close", "adopt", "final"]
@@ -120,7 +120,7 @@ class Work:
     active: bool = True  # whether this peer trains in this round
     present: tuple[int, ...] = ()  # neighbors that delivered or passed in the step being closed
     selections: tuple[Select, ...] = ()  # what neighbors selected, for "end_step" and "close"
-    numbers: tuple[tuple[int, tuple[float, ...]], ...] = ()  # neighbor and the numbers of its pass, for the same
+    numbers: tuple[tuple[int, Numbers], ...] = ()  # neighbor and the numbers of its pass, for the same
     evaluate: bool = True
 
 

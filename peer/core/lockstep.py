@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from peer.core.messages import ModelHeader, Select
+from peer.core.messages import ModelHeader, Numbers, Select
 from peer.core.neighbor import Neighbor, RoundStep
-from peer.core.pace import ClosedStep, Numbers
+from peer.core.pace import ClosedStep
 from peer.core.stages import Stage
 from peer.core.state import State
 
@@ -100,7 +100,7 @@ class Lockstep:
         present = (neighbor.selections.get(self._state.round.index) for neighbor in self._state.neighbors.values())
         return [select for select in present if select is not None]
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> tuple[tuple[int, Numbers], ...]:
         """Return those of the present step."""
         current, neighbors = self._state.round.current, self._state.neighbors.items()
         return tuple((n, neighbor.passed[current]) for n, neighbor in neighbors if neighbor.passed.get(current))

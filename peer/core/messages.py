@@ -5,13 +5,19 @@ Every field that a neighbor sends is a claim. The engine and `peer.core.averagin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.handshake import Introduction
 
 WIRE_VERSION = 5
+NUMBERS_MAX = 300_000  # in a selection or a pass
+HEADER_NUMBERS_MAX = 4096  # in a header, which stays in its receiver's memory while the model waits
 
 
 class Phase(StrEnum):
@@ -21,6 +27,44 @@ class Phase(StrEnum):
     RUNNING = "running"
     FINISHED = "finished"  # all rounds done; still answers until its neighbors have finished too
     LEAVING = "leaving"  # asked to stop; does not return in this incarnation
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Numbers:
+    """Numbers that an algorithm sends with a selection, with a model, or in place of models: float64, a sequence of floats.
+
+    >>> degree_and_sketch = Numbers.of(2, [0.5, -0.25])
+    >>> degree_and_sketch[0], degree_and_sketch.array[1:]
+    (2.0, array([ 0.5 , -0.25]))
+    """
+
+    data: bytes = b""  # little-endian
+
+    @classmethod
+    def of(cls, *parts: npt.ArrayLike) -> Numbers:
+        """Return the elements of numbers and arrays, one after the other."""
+        return cls(b"".join(np.asarray(part, "<f8").tobytes() for part in parts))
+
+    @property
+    def array(self) -> npt.NDArray[np.float64]:
+        """All of them, float64 [n], read-only."""
+        return np.frombuffer(self.data, "<f8")
+
+    def __len__(self) -> int:
+        return len(self.data) // 8
+
+    def __getitem__(self, index: int) -> float:
+        return float(self.array[index])
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.array.tolist())
+
+    def __repr__(self) -> str:
+        more = f", ... {len(self)} in all" if len(self) > 8 else ""
+        return f"({', '.join(f'{number:g}' for number in self.array[:8])}{more})"
+
+
+NO_NUMBERS = Numbers()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +90,7 @@ class HelloReply:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Sent to a neighbor when nothing else was sent to it for `timeouts.heartbeat_s`."""
+    """Sent to a neighbor when nothing else was sent to it for a heartbeat interval (`Timeouts.heartbeat_s`)."""
 
     sender: int
     incarnation: int
@@ -58,16 +102,14 @@ class Heartbeat:
 class Select:
     """What the sender selected for a round, sent before it trains; the algorithm defines the content.
 
-    Each neighbor gets the same selection, but for ``declines``. ``selected`` is a cluster, or -1 for none. ``scalars`` are finite
-    numbers.
+    Each neighbor gets the same selection, but for ``declines``. ``selected`` is a cluster, or -1 for none.
     """
 
     sender: int
     incarnation: int
     round_index: int
     selected: int = -1
-    scalars: tuple[float, ...] = ()
-    sketch: bytes = b""  # finite float32 values, little-endian; the wire allows up to 1 MiB
+    numbers: Numbers = NO_NUMBERS
     declines: bool = False  # the sender takes no model from this receiver in this round
 
     @property
@@ -78,16 +120,13 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The sender sends this neighbor no (more) models in one exchange step; it may carry numbers in their place.
-
-    ``scalars`` are finite numbers that the algorithm defines.
-    """
+    """The sender sends this neighbor no (more) models in one exchange step; it may carry numbers in their place."""
 
     sender: int
     incarnation: int
     round_index: int
     step: int
-    scalars: tuple[float, ...] = ()
+    numbers: Numbers = NO_NUMBERS
 
 
 Control = Select | Pass
@@ -106,10 +145,10 @@ class ModelHeader:
     total: int
     sample_count: int
     mass: float  # weight of a relayed model (DFCA warm-up); 1 elsewhere
-    scalars: tuple[float, ...]
     size_bytes: int  # encoded payload
     encoding: str
     base: int = 0  # name of the model that a delta starts from; 0: the payload is a whole model
+    numbers: Numbers = NO_NUMBERS
 
     @property
     def key(self) -> tuple[int, int, int, int, int]:

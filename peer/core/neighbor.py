@@ -9,7 +9,7 @@ from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.seeds import uniform
 from peer.core.backoff import backoff_s
 from peer.core.liveness import LIVE, Liveness
-from peer.core.messages import Control, ModelHeader, Pass, Phase, Select
+from peer.core.messages import Control, ModelHeader, Numbers, Pass, Phase, Select
 
 RoundStep = tuple[int, int]  # (round, step)
 Message = Control | ModelHeader
@@ -59,7 +59,7 @@ class Neighbor:
     pull_failures: int = 0
 
     selections: dict[int, Select] = field(default_factory=dict)  # by round
-    passed: dict[RoundStep, tuple[float, ...]] = field(default_factory=dict)  # the numbers of each pass
+    passed: dict[RoundStep, Numbers] = field(default_factory=dict)  # the numbers of each pass
     totals: dict[RoundStep, int] = field(default_factory=dict)  # models that a step brings, as the first header says
     delivered: dict[RoundStep, set[int]] = field(default_factory=dict)  # indices that need not come (again)
 
@@ -104,7 +104,7 @@ class Neighbor:
         """Note that a step brings no (more) models, and its numbers; an earlier incarnation may have begun to send some."""
         round_step = message.round_index, message.step
         self.totals.pop(round_step, None)
-        self.passed[round_step] = message.scalars
+        self.passed[round_step] = message.numbers
         if len(self.passed) > SELECTIONS_MAX:
             del self.passed[min(self.passed)]
 
@@ -128,9 +128,9 @@ class Neighbor:
         self.selections = {r: s for r, s in self.selections.items() if (r, 0) >= oldest}
 
     def newest_selection(self, from_round: int = 0) -> Select | None:
-        """Return the newest selection of a round from ``from_round`` on, one with a sketch before one without."""
+        """Return the newest selection of a round from ``from_round`` on, one with numbers before one without."""
         known = [s for s in self.selections.values() if s.round_index >= from_round]
-        return max(known, key=lambda s: (bool(s.sketch), s.round_index), default=None)
+        return max(known, key=lambda s: (bool(s.numbers), s.round_index), default=None)
 
     def last_selection(self) -> Select | None:
         """Return the selection of the highest round."""

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from peer.core.arrivals import Arrival
-from peer.core.messages import ModelHeader, Select
+from peer.core.messages import ModelHeader, Numbers, Select
 from peer.core.neighbor import Neighbor, RoundStep
-
-Numbers = tuple[tuple[int, tuple[float, ...]], ...]  # neighbor, and the numbers of its pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +86,8 @@ class Pace(Protocol):
     def selections(self) -> list[Select]:
         """Return the neighbors' selections that count in the present step."""
 
-    def numbers(self) -> Numbers:
-        """Return the numbers that count in the present step."""
+    def numbers(self) -> tuple[tuple[int, Numbers], ...]:
+        """Return the neighbors whose passes have numbers that count in the present step, with these."""
 
     # ---- the end of a step ----------------------------------------------------------------------------------------------
 

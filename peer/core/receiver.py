@@ -77,7 +77,7 @@ class Receiver:
             name = state.manifest.algorithm
             reason = f"round {select.round_index}: expected no declined models with algorithm '{name}', got a decline"
             return Refusal(RefusalCode.MALFORMED, reason)
-        if asking and select.selected == -1 and not (select.scalars or select.sketch):
+        if asking and select.selected == -1 and not select.numbers:
             return None
         return state.algorithm.rejects_select(state.algorithm_state, select)
 

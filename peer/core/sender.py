@@ -14,7 +14,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.contacts import NOW, Contacts
 from peer.core.decisions import AlgorithmState, Offer
-from peer.core.messages import ModelHeader, Pass, Select
+from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select
 from peer.core.neighbor import Neighbor, RoundStep
 from peer.core.pace import Pace
 from peer.core.plan import RoundPlan
@@ -83,12 +83,12 @@ class Sender:
 
     def _count(self, message: Select | Pass | ModelHeader, size_bytes: int | None) -> None:
         totals = self._state.totals
+        totals["number_bytes_sent"] += len(message.numbers.data)
         if isinstance(message, ModelHeader):
             totals["models_sent"] += 1
             totals["payload_bytes_sent"] += message.size_bytes if size_bytes is None else size_bytes
         elif isinstance(message, Select):
             totals["selections_sent"] += 1
-            totals["sketch_bytes_sent"] += len(message.sketch)
         else:
             totals["passes_sent"] += 1
 
@@ -175,10 +175,10 @@ class Sender:
                 neighbor.outbox.supersede(round_step[0])
             has_selection = selected is not None and round_step[1] == 0 and n in plan.receivers
             if not offers and not has_selection:
-                self._post_pass(neighbor, round_step, numbers if n in plan.up else ())
+                self._post_pass(neighbor, round_step, numbers if n in plan.up else NO_NUMBERS)
             self._post_models(neighbor, offers, round_step)
 
-    def _post_pass(self, neighbor: Neighbor, round_step: RoundStep, numbers: tuple[float, ...]) -> None:
+    def _post_pass(self, neighbor: Neighbor, round_step: RoundStep, numbers: Numbers) -> None:
         if numbers or self._pace.waits:
             neighbor.outbox.post(Pass(self._state.peer_id, self._state.incarnation, *round_step, numbers))
 
@@ -230,8 +230,8 @@ class Sender:
                 total=len(offers),
                 sample_count=offer.sample_count,
                 mass=offer.mass,
-                scalars=offer.scalars,
                 size_bytes=state.model_bytes,
                 encoding=state.manifest.encoding,
+                numbers=offer.numbers,
             )
             neighbor.outbox.post(header)

@@ -119,7 +119,6 @@ class Sending:
             total=1,
             sample_count=state.algorithm_state.sample_count,  # as in offers: 1 in private runs
             mass=1.0,
-            scalars=(),
             size_bytes=self._format.whole_bytes,
             encoding=self._format.whole,
         )

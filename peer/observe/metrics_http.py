@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
-from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -48,7 +47,7 @@ def _only_metrics(registry: CollectorRegistry) -> Callable[..., Iterable[bytes]]
     """Return the application: 404 for another path than ``/metrics``, 405 for another method than GET and HEAD."""
     metrics = make_wsgi_app(registry)
 
-    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def answer(environ: dict[str, object], start_response: Callable[..., object]) -> Iterable[bytes]:
         text = [("Content-Type", "text/plain; charset=utf-8")]
         if environ.get("PATH_INFO") != PATH:
             start_response("404 Not Found", text)

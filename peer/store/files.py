@@ -96,7 +96,7 @@ def seal(value: Any) -> bytes:
     return _SEAL_HEAD + body + _SEAL_TAIL % hashlib.sha256(body).hexdigest().encode()
 
 
-def unseal(data: bytes) -> Any:
+def unseal(data: bytes) -> object:
     """Return the value that `seal` wrote; its digest is checked before it is parsed.
 
     Raises:

@@ -110,7 +110,7 @@ def differences_of_graphs(before: Graph, now: Graph) -> list[str]:
     return _graph_differences(_facts_of(before), _facts_of(now))
 
 
-def _facts_of(graph: Graph) -> dict[str, Any]:
+def _facts_of(graph: Graph) -> dict[str, object]:
     return {
         "run": json.loads(canonical_json(graph.manifest)),
         "peers": list(graph.ids),

@@ -96,7 +96,7 @@ class Columns:
             "columns, or give rows without a header."
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return JSON values, which `from_json` reads."""
         return {"form": asdict(self.form), "kinds": [[name, kind] for name, kind in self.kinds]}
 

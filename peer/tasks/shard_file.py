@@ -92,7 +92,7 @@ def load_shard_file(path: Path) -> Shard:
     return Shard(**tensors, preprocessing=preprocessing, class_names=names, metadata=metadata)
 
 
-def _mapped(path: Path) -> dict[str, Any]:
+def _mapped(path: Path) -> dict[str, object]:
     """Return the large tensors of samples of a valid file as arrays on disk."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

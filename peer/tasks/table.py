@@ -309,7 +309,7 @@ def _parquet(data: bytes, source: str) -> Table:
     import pandas
 
     try:
-        frame: Any = pandas.read_parquet(io.BytesIO(data))
+        frame: object = pandas.read_parquet(io.BytesIO(data))
     except (OSError, ValueError) as error:
         raise TaskError(f"{source} cannot be read: {error}") from error
     return table_of_frame(frame, source, "parquet")

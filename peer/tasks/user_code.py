@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from peer.tasks.task import Task
 GENERATORS = threading.RLock()  # of random numbers, which belong to the process: one thread at a time seeds and draws
 
 
-def line_of(function: Callable[..., Any]) -> str:
+def line_of(function: Callable[..., object]) -> str:
     """Return where a function of a user's code begins, as " (my_task.py, line 12)"; "" for another function."""
     code = getattr(function, "__code__", None)
     return f" ({code.co_filename}, line {code.co_firstlineno})" if code and is_users(code.co_filename) else ""

@@ -123,7 +123,7 @@ async def first_message(context: Context, timeouts: Timeouts) -> bytes:
         async with asyncio.timeout(timeouts.idle_transfer_s):
             message = await context.read()
     except TimeoutError as error:
-        sentence = f"no complete message within {timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s)"
+        sentence = f"no complete message within {timeouts.idle_transfer_s:g} s (set by timeouts.suspicion_s)"
         raise RemoteProtocolError(RefusalCode.TOO_SLOW, sentence) from error
     if message is grpc.aio.EOF:
         await asyncio.sleep(CANCEL_DELAY_S)

@@ -1,4 +1,4 @@
-"""Reading one arrival from its gRPC stream: header, the peer's decision, chunks, digest."""
+"""Reading one arrival from its gRPC stream: the first frame with the header, the peer's decision, the other frames."""
 
 from __future__ import annotations
 
@@ -25,9 +25,21 @@ def too_slow(timeouts: Timeouts, moved_bytes: int, seconds: float) -> RemoteProt
     """Return the error of a transfer that has stopped or exceeds its time limit; it says what to declare."""
     sentence = (
         f"the transfer stopped or is too slow: {moved_bytes} bytes in {seconds:.0f} s; declare the slow end's upload_limit or "
-        f"download_limit in the graph file; timeouts.idle_transfer_s is {timeouts.idle_transfer_s:g}"
+        f"download_limit in the graph file; it may stop for {timeouts.idle_transfer_s:g} s (set by timeouts.suspicion_s)"
     )
     return RemoteProtocolError(RefusalCode.TOO_SLOW, sentence)
+
+
+def check_size(header: ModelHeader, limits: WireLimits) -> None:
+    """Refuse a model above ``limits.model_bytes_max``.
+
+    Raises:
+        RemoteProtocolError: TOO_LARGE.
+    """
+    if header.size_bytes > limits.model_bytes_max:
+        allowed = f"at most {limits.model_bytes_max} bytes (limits.model_bytes_max)"
+        sentence = f"ModelHeader.size_bytes: expected {allowed}, got {header.size_bytes}"
+        raise RemoteProtocolError(RefusalCode.TOO_LARGE, sentence)
 
 
 class ArrivalReader:
@@ -61,7 +73,8 @@ class ArrivalReader:
         self._clock = asyncio.get_running_loop().time
         self._metadata_sent = False
         self._writer: frames.ChunkWriter | None = None  # while the arrival is read and not given up
-        self._whole: frames.Frame | None = None  # of a model that came in one message
+        self._first = frames.Frame()  # without its header; in memory until the peer decides
+        self._is_single = False  # the first frame is the only one
 
     async def offer(self) -> Arrival | PushReply:
         """Read the header and wait for the peer's decision, without a time limit.
@@ -71,10 +84,7 @@ class ArrivalReader:
         """
         header = await self._header()
         require_sender(self.caller, header.sender)
-        if header.size_bytes > self._limits.model_bytes_max:
-            allowed = f"at most {self._limits.model_bytes_max} bytes (limits.model_bytes_max)"
-            found = f"ModelHeader.size_bytes: expected {allowed}, got {header.size_bytes}"
-            raise RemoteProtocolError(RefusalCode.TOO_LARGE, found)
+        check_size(header, self._limits)
         answer = await self._handler.offered(self.caller, header)
         if isinstance(answer, Arrival) and answer.verdict is not None:
             return answer.verdict  # given up before its first byte
@@ -99,9 +109,7 @@ class ArrivalReader:
                 float32=arrival.header.encoding == "float32",
             )
             arrival.release = self._release
-            complete = await (
-                self._read_chunks(arrival) if self._whole is None else self._take_whole(arrival, self._whole)
-            )
+            complete = await self._read_frames(arrival)
             failpoints.reach("receive.end")
         except RemoteProtocolError as error:
             refusal = error.refusal
@@ -110,14 +118,14 @@ class ArrivalReader:
             self._writer = arrival.release = None
             if not complete:
                 self._handler.lost(arrival, refusal)
+                arrival.drop()  # its memory is free now, not at the next collection of reference cycles
 
     async def discard(self) -> None:
         """Read and discard the sender's remaining frames, for at most the idle time, so that the sender gets the reply.
 
-        If the call ended at once, gRPC would fail the sender's writes, and the reply would be lost. After a whole model nothing
-        remains.
+        If the call ended at once, gRPC would fail the sender's writes, and the reply would be lost.
         """
-        if self._whole is not None:
+        if self._is_single:
             return
         if not self._metadata_sent:
             await self._send_metadata(())
@@ -137,51 +145,42 @@ class ArrivalReader:
 
     async def _header(self) -> ModelHeader:
         message = await first_message(self._context, self._timeouts)
+        allowed = self._limits.frame_bytes_max + frames.HEADER_BYTES_MAX
+        if len(message) > allowed:
+            sentence = f"the first frame: expected at most {allowed} bytes, got {len(message)}"
+            raise RemoteProtocolError(RefusalCode.TOO_LARGE, sentence)
         frame = frames.read_frame(message)
-        if frame.chunk is not None and frame.header is not None:
-            self._whole = frame
-            # it stays in memory until the peer decides
-            allowed = self._limits.frame_bytes_max + frames.HEADER_BYTES_MAX
-            if len(message) > allowed:
-                found = f"a whole model: expected at most {allowed} bytes, got {len(message)}"
-                raise RemoteProtocolError(RefusalCode.TOO_LARGE, found)
+        self._first, self._is_single = frame._replace(header=None), frame.end is not None
         return convert.first_header(frame)
 
-    async def _take_whole(self, arrival: Arrival, whole: frames.Frame) -> bool:
-        """Write a model that came in one message; return False if it was given up meanwhile."""
-        failpoints.reach("receive.frame")
-        await self._pacing.download.take(arrival.header.size_bytes)
-        if self._writer is None:
-            return False
-        self._writer.write(frames.Frame(chunk=whole.chunk, end=whole.end))
-        arrival.norm_squared = self._writer.norm_squared
-        return True
-
-    async def _read_chunks(self, arrival: Arrival) -> bool:
+    async def _read_frames(self, arrival: Arrival) -> bool:
         """Return whether the model is complete; False if it was given up and its remaining frames were discarded."""
-        await self._send_metadata(((ACCEPTED_METADATA, "1"),))
-        clock, idle_s, read = self._clock, self._timeouts.idle_transfer_s, self._context.read
-        header = arrival.header
-        began, received = clock(), 0
-        latest = began + self._pacing.transfer_limit_s(header.sender, header.size_bytes, self._timeouts)
+        frame, self._first = self._first, frames.Frame()
+        size = frame.chunk.nbytes if frame.chunk is not None else 0
+        if not self._is_single:
+            await self._send_metadata(((ACCEPTED_METADATA, "1"),))
+        header, clock, began, received = arrival.header, self._clock, self._clock(), 0
+
+        def until(received: int) -> float:
+            lasts_s = self._pacing.may_last_s(header.sender, header.size_bytes, received, self._timeouts)
+            return min(began + lasts_s, clock() + self._timeouts.idle_transfer_s)
+
         try:
-            async with asyncio.timeout_at(min(latest, clock() + idle_s)) as deadline:
-                while (frame := await read()) is not grpc.aio.EOF:
-                    failpoints.reach("receive.frame")
+            async with asyncio.timeout_at(until(0)) as deadline:
+                while True:
+                    if self._writer is not None:  # once the model is given up, the deadline is not extended
+                        deadline.reschedule(None)  # waiting for the own limit is not idle time of the sender
+                        if await self._write(arrival, frame, size):
+                            return True
+                        received += size
+                        deadline.reschedule(until(received))
+                    if self._is_single:
+                        return False
+                    if (message := await self._context.read()) is grpc.aio.EOF:
+                        break
                     arrival.on_frame()
-                    if self._writer is None:
-                        continue  # given up: the deadline is not extended
-                    received += len(frame)
-                    latest = began + self._pacing.may_last_s(header.sender, header.size_bytes, received, self._timeouts)
-                    deadline.reschedule(latest)  # waiting for the own limit is not idle time of the sender
-                    await self._pacing.download.take(len(frame))
-                    if self._writer is None:
-                        deadline.reschedule(min(latest, clock() + idle_s))
-                        continue
-                    if self._writer.write(frames.read_frame(frame)):
-                        arrival.norm_squared = self._writer.norm_squared
-                        return True
-                    deadline.reschedule(min(latest, clock() + idle_s))
+                    if self._writer is not None:
+                        frame, size = frames.read_frame(message), len(message)
         except TimeoutError as error:
             if arrival.verdict is None:
                 raise too_slow(self._timeouts, received, clock() - began) from error
@@ -189,3 +188,13 @@ class ArrivalReader:
             await asyncio.sleep(CANCEL_DELAY_S)
             raise RemoteProtocolError(RefusalCode.MALFORMED, "the stream ends without an end frame")
         return False
+
+    async def _write(self, arrival: Arrival, frame: frames.Frame, size: int) -> bool:
+        """Write a frame into the buffer; return whether the model is complete."""
+        if frame.chunk is not None:
+            failpoints.reach("receive.frame")
+            await self._pacing.download.take(size)
+        if self._writer is None or not self._writer.write(frame):
+            return False
+        arrival.norm_squared = self._writer.norm_squared
+        return True

@@ -1,7 +1,7 @@
 """The client side: one gRPC channel to one neighbor, with a method per RPC.
 
 A link keeps no protocol state and does not retry transfers; the engine does. Unary calls time out after
-`timeouts.suspicion_s`, transfers after `timeouts.idle_transfer_s` without a byte; cancellation ends any call.
+`timeouts.suspicion_s`, transfers after `Timeouts.idle_transfer_s` without a byte; cancellation ends any call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from peer.core.messages import (
 from peer.wire import convert, frames
 from peer.wire.access import refusal_of
 from peer.wire.arrival_probe import METHOD, ArrivalProbe
-from peer.wire.arrival_reader import ACCEPTED_METADATA, too_slow
+from peer.wire.arrival_reader import ACCEPTED_METADATA, check_size, too_slow
 from peer.wire.calls import Call
 from peer.wire.failures import UNTRUSTED, in_words
 from peer.wire.frame_sizes import FIRST_BYTES
@@ -116,7 +116,7 @@ class NeighborLink:
         self._channel = open_channel(self.address, self._options, self._security)
         self._unary = {name: self._channel.unary_unary(f"/{SERVICE}/{name}") for name in UNARY}
         self._push = self._channel.stream_unary(f"/{SERVICE}/PushModel")
-        self._push_whole = self._channel.unary_unary(f"/{SERVICE}/PushModel")
+        self._push_single = self._channel.unary_unary(f"/{SERVICE}/PushModel")  # a stream of one frame
         self._pull = self._channel.unary_stream(f"/{SERVICE}/PullModel")
         self._watch = self._channel.unary_stream(f"/{SERVICE}/WatchStatus")
         self._check = self._channel.unary_unary(METHOD)
@@ -190,7 +190,7 @@ class NeighborLink:
 
     async def watch_status(
         self, interval_s: float, rounds_since: int | None = None
-    ) -> AsyncGenerator[tuple[dict[str, Any], RecordBatch], None]:
+    ) -> AsyncGenerator[tuple[dict[str, object], RecordBatch], None]:
         """Yield the neighbor's status every ``interval_s`` seconds, until the neighbor stops.
 
         Args:
@@ -215,11 +215,10 @@ class NeighborLink:
             header: with the exact size and the encoding of ``payload``.
             payload: contiguous bytes; must not change until this returns.
         """
-        whole = header.size_bytes <= min(self._frame_bytes(), frames.WHOLE_BYTES_MAX)
         self._push_began, self._push_bytes = asyncio.get_running_loop().time(), 0
         try:
             async with self._calling("PushModel"):
-                data: bytes = await (self._send_whole(header, payload) if whole else self._stream(header, payload))
+                data: bytes = await self._send_model(header, payload)
         except NeighborUnavailable:
             self._pacing.failed(self.peer_id)
             raise
@@ -245,27 +244,21 @@ class NeighborLink:
     def _frame_bytes(self) -> int:
         return self._pacing.frame_bytes(self.peer_id, self._limits.frame_bytes_max)
 
-    async def _send_whole(self, header: ModelHeader, payload: Payload) -> bytes:
-        """Send a model in one message, at two thirds of the processor time of a stream."""
-        message = frames.whole_message(convert.pack_header(header), payload)
-        await self._pacing.upload.take(len(message))
+    async def _send_model(self, header: ModelHeader, payload: Payload) -> Any:
+        """Send the frames of a model; return the answer. A single frame takes two thirds of a stream's processor time in gRPC."""
+        model = frames.model_frames(convert.pack_header(header), payload, self._frame_bytes)
+        frame, size = next(model)
+        is_single = size == header.size_bytes
         failpoints.reach("send.begin")
-        call = self._push_whole(message)
+        await self._pacing.upload.take(len(frame))
+        call = self._push_single(frame) if is_single else self._push()
         try:
-            await asyncio.sleep(0)  # hands the message to gRPC
-            self._sent(message)
-            self.payload_bytes_sent += header.size_bytes
-            self._push_bytes = header.size_bytes
-            failpoints.reach("send.frame")
-            failpoints.reach("send.end")
-            return await self._answer(call)
-        finally:
-            call.cancel()
-
-    async def _stream(self, header: ModelHeader, payload: Payload) -> bytes:
-        call = self._push()
-        try:
-            await self._write_model(call, header, payload)
+            if is_single:
+                await asyncio.sleep(0)  # hands the frame to gRPC
+                self._wrote(frame, size)
+                failpoints.reach("send.end")
+            else:
+                await self._write_frames(call, frame, model, header.size_bytes)
             return await self._answer(call)
         finally:
             call.cancel()
@@ -334,15 +327,16 @@ class NeighborLink:
         self._pacing.download.count(len(reply))
         return reply
 
-    async def _write_model(self, call: Call, header: ModelHeader, payload: Payload) -> None:
+    async def _write_frames(
+        self, call: Call, first: bytes, model: Iterator[tuple[bytes, int]], size_bytes: int
+    ) -> None:
         """Write frames until the model is sent or the receiver refuses; the refusal is in its reply."""
-        model = frames.model_frames(payload, self._frame_bytes)
-        failpoints.reach("send.begin")
         try:
-            await self._write(call, convert.pack_header(header), 0)
+            await call.write(first)
+            self._wrote(first, 0)
             frame, size = next(model)
             await self._write(call, frame, size)
-            if header.size_bytes > size:
+            if size_bytes > size:
                 accepted = ACCEPTED_METADATA in dict(await self._answer(call.initial_metadata()))
                 self._push_began = asyncio.get_running_loop().time()
                 async with asyncio.timeout(self._timeouts.idle_transfer_s) as deadline:
@@ -383,43 +377,39 @@ class NeighborLink:
         await self._pacing.upload.take(len(frame))
         self._frame_began = asyncio.get_running_loop().time()
         await call.write(frame)
+        self._wrote(frame, payload_bytes)
+
+    def _wrote(self, frame: bytes, payload_bytes: int) -> None:
+        self._sent(frame)
+        self.payload_bytes_sent += payload_bytes
         self._push_bytes += payload_bytes
         if payload_bytes:
             self._pacing.wrote(self.peer_id, self._push_bytes, self._pushed_s())
-        self._sent(frame)
-        self.payload_bytes_sent += payload_bytes
-        if payload_bytes:
             failpoints.reach("send.frame")
 
     async def _read_model(self, call: Call, size_bytes: int | None) -> tuple[ModelHeader, NDArray[np.uint8]]:
-        header = await self._read_header(call, size_bytes)
+        frame = await self._read(call)
+        header = convert.first_header(frame)
+        if size_bytes is not None and header.size_bytes != size_bytes:
+            sentence = f"ModelHeader.size_bytes: expected {size_bytes} (the schema's), got {header.size_bytes}"
+            raise RemoteProtocolError(RefusalCode.WRONG_SIZE, sentence)
+        check_size(header, self._limits)
         payload = np.empty(header.size_bytes, np.uint8)
         writer = frames.ChunkWriter(
             payload, frame_bytes_max=self._limits.frame_bytes_max, float32=header.encoding == "float32"
         )
-        complete, received, clock = False, 0, asyncio.get_running_loop().time
+        frame, received, clock = frame._replace(header=None), 0, asyncio.get_running_loop().time
         began = clock()
-        while not complete:
+        while True:
+            if frame.chunk is not None:
+                await self._pacing.download.take(frame.chunk.nbytes)
+                received += frame.chunk.nbytes
+                self.payload_bytes_received += frame.chunk.nbytes
+            if writer.write(frame):
+                return header, payload
             if clock() > began + self._pacing.may_last_s(self.peer_id, header.size_bytes, received, self._timeouts):
                 raise too_slow(self._timeouts, received, clock() - began)
             frame = await self._read(call)
-            chunk_bytes = frame.chunk.nbytes if frame.chunk is not None else 0
-            await self._pacing.download.take(chunk_bytes)
-            complete = writer.write(frame)
-            received += chunk_bytes
-            self.payload_bytes_received += chunk_bytes
-        return header, payload
-
-    async def _read_header(self, call: Call, size_bytes: int | None) -> ModelHeader:
-        header = convert.first_header(await self._read(call))
-        if size_bytes is not None and header.size_bytes != size_bytes:
-            sentence = f"ModelHeader.size_bytes: expected {size_bytes} (the schema's), got {header.size_bytes}"
-            raise RemoteProtocolError(RefusalCode.WRONG_SIZE, sentence)
-        if header.size_bytes > self._limits.model_bytes_max:
-            allowed = f"at most {self._limits.model_bytes_max} bytes (limits.model_bytes_max)"
-            sentence = f"ModelHeader.size_bytes: expected {allowed}, got {header.size_bytes}"
-            raise RemoteProtocolError(RefusalCode.TOO_LARGE, sentence)
-        return header
 
     async def _read(self, call: Call) -> frames.Frame:
         async with asyncio.timeout(self._timeouts.idle_transfer_s):
@@ -481,7 +471,7 @@ class NeighborLink:
             reason = in_words(error.code(), details, self._timeouts.suspicion_s)
             raise NeighborUnavailable(f"{where}: {reason}") from error
         except TimeoutError as error:
-            limit = f"{self._timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s)"
+            limit = f"{self._timeouts.idle_transfer_s:g} s (set by timeouts.suspicion_s)"
             raise NeighborUnavailable(f"{where}: no byte sent or received for {limit}") from error
         except grpc.aio.UsageError as error:
             raise NeighborUnavailable(f"{where}: the link is closed") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -19,10 +19,13 @@ from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, Refus
 from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX
 from coordinator_free_bootstrap.strict_json import dumps, loads, printable
 from peer.core.messages import (
+    HEADER_NUMBERS_MAX,
+    NUMBERS_MAX,
     Heartbeat,
     Hello,
     HelloReply,
     ModelHeader,
+    Numbers,
     Outcome,
     Pass,
     Phase,
@@ -36,8 +39,6 @@ from peer.wire.round_ring import RecordBatch
 
 COUNT_MAX = 2**31 - 1  # of rounds, steps, slots, totals: the largest signed 32-bit integer
 SAMPLES_MAX = 2**53  # up to here float64, and so every JSON reader, holds an integer exactly
-SCALARS_MAX = 4096
-SKETCH_BYTES_MAX = 1 << 20
 DIGEST_CHARS_MAX = 128  # SHA-512 in hex
 MANIFEST_CHARS_MAX = 1 << 20
 REASON_CHARS_MAX = 4096
@@ -107,20 +108,14 @@ def pack_heartbeat(heartbeat: Heartbeat) -> bytes:
 
 
 def unpack_select(data: bytes) -> Select:
-    """Read a SelectRequest; raises RemoteProtocolError MALFORMED, or NON_FINITE for its sketch."""
+    """Read a SelectRequest; raises RemoteProtocolError MALFORMED or NON_FINITE."""
     message = parse(peer_pb2.SelectRequest, data)
-    sketch = message.sketch
-    if len(sketch) > SKETCH_BYTES_MAX or len(sketch) % 4:
-        raise _wrong(message, "sketch", len(sketch), f"a multiple of 4, at most {SKETCH_BYTES_MAX} bytes")
-    if not np.isfinite(np.frombuffer(sketch, "<f4")).all():
-        raise RemoteProtocolError(RefusalCode.NON_FINITE, "SelectRequest.sketch holds a NaN or an infinity")
     return Select(
         sender=message.sender,
         incarnation=message.incarnation,
         round_index=_count(message, "round_index"),
         selected=_count(message, "selected", low=-1),
-        scalars=_scalars(message),
-        sketch=sketch,
+        numbers=_numbers(message, NUMBERS_MAX),
         declines=message.declines,
     )
 
@@ -131,14 +126,14 @@ def pack_select(select: Select) -> bytes:
 
 
 def unpack_pass(data: bytes) -> Pass:
-    """Read a PassRequest; raises RemoteProtocolError MALFORMED."""
+    """Read a PassRequest; raises RemoteProtocolError MALFORMED or NON_FINITE."""
     message = parse(peer_pb2.PassRequest, data)
     return Pass(
         sender=message.sender,
         incarnation=message.incarnation,
         round_index=_count(message, "round_index"),
         step=_count(message, "step"),
-        scalars=_scalars(message),
+        numbers=_numbers(message, NUMBERS_MAX),
     )
 
 
@@ -158,7 +153,7 @@ def pack_acknowledgement(refusal: Refusal | None) -> bytes:
 
 
 def read_header(message: peer_pb2.ModelHeader) -> ModelHeader:
-    """Check a parsed header; raises RemoteProtocolError MALFORMED, or WRONG_ENCODING for an unknown encoding."""
+    """Check a parsed header; raises RemoteProtocolError MALFORMED, NON_FINITE, or WRONG_ENCODING for an unknown encoding."""
     if message.index >= message.total:
         raise _wrong(message, "index", message.index, f"0 to total - 1, which is {message.total - 1}")
     if message.size_bytes == 0:
@@ -175,15 +170,15 @@ def read_header(message: peer_pb2.ModelHeader) -> ModelHeader:
         total=_count(message, "total"),
         sample_count=_count(message, "sample_count", high=SAMPLES_MAX),
         mass=message.mass,
-        scalars=_scalars(message),
         size_bytes=message.size_bytes,
         encoding=_choice(message, "encoding", _Encoding, RefusalCode.WRONG_ENCODING).value,
         base=message.base,
+        numbers=_numbers(message, HEADER_NUMBERS_MAX),
     )
 
 
 def first_header(frame: Frame) -> ModelHeader:
-    """Check and return the header of a stream's first frame; raises RemoteProtocolError MALFORMED or WRONG_ENCODING."""
+    """Check and return the header of a stream's first frame; raises RemoteProtocolError as `read_header` does."""
     if frame.header is None:
         raise RemoteProtocolError(RefusalCode.MALFORMED, "the first frame is not a header")
     return read_header(frame.header)
@@ -237,7 +232,7 @@ def pack_watch(interval_s: float, rounds_since: int | None = None) -> bytes:
     return _build(peer_pb2.WatchStatusRequest, interval_s=interval_s, **since).SerializeToString()
 
 
-def unpack_watched(data: bytes) -> tuple[dict[str, Any], RecordBatch]:
+def unpack_watched(data: bytes) -> tuple[dict[str, object], RecordBatch]:
     """Read a reply of WatchStatus: the status, and the records of rounds that came with it, not validated."""
     message = parse(peer_pb2.StatusReply, data)
     return unpack_status(data), RecordBatch(tuple(message.rounds), message.rounds_from)
@@ -256,7 +251,7 @@ def pack_status_request(padding_bytes: int = 0, reply_bytes: int = 0) -> bytes:
     return peer_pb2.StatusRequest(padding=bytes(padding_bytes), reply_bytes=reply_bytes).SerializeToString()
 
 
-def unpack_status(data: bytes) -> dict[str, Any]:
+def unpack_status(data: bytes) -> dict[str, object]:
     """Read the JSON object of a StatusReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.StatusReply, data)
     try:
@@ -272,7 +267,7 @@ def pack_status(status: Mapping[str, object], batch: RecordBatch | None = None, 
     """Write a StatusReply: ``status`` as JSON, with null for NaN and Infinity; its typed fields are keys of the same names."""
     typed = {name: status[name] for name in ("peer_id", "incarnation", "round_index") if status.get(name) is not None}
     phase = _number(peer_pb2.Phase, str(status["phase"])) if status.get("phase") else 0
-    told: dict[str, Any] = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
+    told: dict[str, object] = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
     if padding_bytes:
         told["padding"] = bytes(padding_bytes)
     return _build(peer_pb2.StatusReply, **typed, **told, phase=phase, json=dumps(status)).SerializeToString()
@@ -316,8 +311,10 @@ def _hello(message: peer_pb2.HelloRequest) -> Hello:
 
 
 def _message(kind: type[M], value: Any) -> M:
-    """Make the message with the fields of a value of `peer.core.messages`; phase and encoding are numbers in protobuf."""
+    """Make the message with the fields of a value of `peer.core.messages`."""
     fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    if "numbers" in fields:
+        fields["numbers"] = fields["numbers"].data
     if "phase" in fields:
         fields["phase"] = _number(peer_pb2.Phase, fields["phase"])
     if "encoding" in fields:
@@ -352,13 +349,17 @@ def _text(message: Message, field: str, chars_max: int) -> str:
     return value
 
 
-def _scalars(message: Any) -> tuple[float, ...]:
-    values: Sequence[float] = message.scalars
-    if len(values) > SCALARS_MAX:
-        raise _wrong(message, "scalars", len(values), f"at most {SCALARS_MAX} numbers")
-    if not all(map(math.isfinite, values)):
-        raise _wrong(message, "scalars", "a NaN or an infinity", "finite numbers")
-    return tuple(values)
+def _numbers(message: Any, most: int) -> Numbers:
+    data: bytes = message.numbers
+    if len(data) > 8 * most or len(data) % 8:
+        raise _wrong(message, "numbers", f"{len(data)} bytes", f"at most {most} numbers of 8 bytes")
+    numbers = Numbers(data)
+    if data and not np.isfinite(numbers.array).all():
+        raise RemoteProtocolError(
+            RefusalCode.NON_FINITE,
+            f"{message.DESCRIPTOR.name}.numbers: expected finite numbers, got a NaN or an infinity",
+        )
+    return numbers
 
 
 def _refusal(message: Any) -> Refusal | None:

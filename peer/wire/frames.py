@@ -1,8 +1,8 @@
-"""Frames of a model stream: chunk frames encoded and parsed by hand, and the writer that puts chunks into a buffer.
+"""A model as a stream of frames: `model_frames` makes them, `read_frame` parses them, `ChunkWriter` puts them into a buffer.
 
-A chunk frame is the protobuf encoding of ``PushFrame{chunk}``, and of ``TunnelFrame{data}``: one tag byte, the length as a
-varint, the payload. Encoding
-and parsing it here instead of through the message class saves two copies of every byte. The bytes are the same: any
+The first frame has the header, each frame has at most one chunk, and the last one has the end. A small model is a stream of one
+frame. Chunks are encoded and parsed here, as the protobuf fields ``PushFrame.chunk`` and ``TunnelFrame.data``: one tag byte, the
+length as a varint, the payload. Compared with the message class this saves two copies of every byte. The bytes are the same: any
 protobuf implementation reads these frames, and its frames are read here. No sockets, no clock.
 """
 
@@ -21,36 +21,30 @@ from peer.core.encoding import Payload, norm_squared, view_of
 from peer.wire.generated import peer_pb2
 
 HEADER_TAG, CHUNK_TAG = 0x0A, 0x12  # fields 1 and 2, wire type 2 (length-delimited)
-WHOLE_BYTES_MAX = 512 << 10  # a sender puts models up to this size, and up to a frame's, into one message
-HEADER_BYTES_MAX = 64 << 10  # what header and end of such a message take at most: 4096 scalars and the fields
+SINGLE_BYTES_MAX = 512 << 10  # a sender puts models up to this size, and up to a chunk's, into one frame
+HEADER_BYTES_MAX = 64 << 10  # what header and end add to a frame at most: 4096 numbers and the fields
 DIGEST_BYTES = 16
 ALIGNMENT_BYTES = 4  # of every chunk but the last: no float32 is split between two chunks
 MESSAGE_OVERHEAD_BYTES = 5  # gRPC's prefix of each message: compression flag and length
 
 
 class Frame(NamedTuple):
-    """A parsed frame, not yet checked: a header, or a chunk, or an end, or a chunk and the end; or a whole model, all three."""
+    """A parsed frame, not yet checked."""
 
     header: peer_pb2.ModelHeader | None = None
     chunk: memoryview | None = None
     end: peer_pb2.ModelEnd | None = None
 
 
-def chunk_frame(chunk: memoryview, end: bytes = b"") -> bytes:
-    """Return the encoding of a chunk, followed by that of an end; copies the payload once."""
+def chunk_frame(chunk: memoryview, end: bytes = b"", header: bytes = b"") -> bytes:
+    """Return the encoding of a chunk after that of a header and before that of an end; copies the payload once."""
     prefix = bytearray((CHUNK_TAG,))
     length = chunk.nbytes
     while length > 0x7F:
         prefix.append(length & 0x7F | 0x80)
         length >>= 7
     prefix.append(length)
-    return b"".join((prefix, chunk, end))
-
-
-def whole_message(header: bytes, payload: Payload) -> bytes:
-    """Return the encoding of a model in one message: its header (as its own frame), one chunk, the end."""
-    view = view_of(payload)
-    return header + chunk_frame(view, end_frame(xxhash.xxh3_128(view).digest()))
+    return b"".join((header, prefix, chunk, end))
 
 
 def end_frame(digest: bytes) -> bytes:
@@ -62,7 +56,7 @@ def read_frame(frame: bytes) -> Frame:
     """Parse a frame; a chunk at its beginning, or after a header there, is not copied.
 
     Raises:
-        RemoteProtocolError: MALFORMED, if ``frame`` is no PushFrame, is empty, or has a header and only one of the others.
+        RemoteProtocolError: MALFORMED, if ``frame`` is no PushFrame, or is empty.
     """
     head = _leading_end(frame, HEADER_TAG)
     chunk, rest = _leading_chunk(frame, head)
@@ -78,11 +72,9 @@ def read_frame(frame: bytes) -> Frame:
         chunk = memoryview(message.chunk)
     header = message.header if message.HasField("header") else None
     end = message.end if message.HasField("end") else None
-    if (header is None) == (chunk is None and end is None) and (chunk is None or end is None):
+    if header is None and chunk is None and end is None:
         raise RemoteProtocolError(
-            RefusalCode.MALFORMED,
-            "PushFrame: expected a header alone, a chunk, an end, the last two, or all three, got no field, or a "
-            "header and one other field",
+            RefusalCode.MALFORMED, "PushFrame: expected a header, a chunk or an end, got no field"
         )
     return Frame(header, chunk, end)
 
@@ -125,21 +117,33 @@ def _leading_end(frame: bytes, tag: int, start: int = 0) -> int:
     return start
 
 
-def model_frames(payload: Payload, frame_bytes: int | Callable[[], int]) -> Iterator[tuple[bytes, int]]:
-    """Yield each frame after the header, with its number of payload bytes; the last one also has the end.
+def model_frames(header: bytes, payload: Payload, frame_bytes: int | Callable[[], int]) -> Iterator[tuple[bytes, int]]:
+    """Yield each frame of a model, with its number of payload bytes.
+
+    A model of more than a chunk or `SINGLE_BYTES_MAX` begins with a frame of the header alone: its receiver keeps the first frame
+    in memory until it accepts the model.
 
     Args:
+        header: encoded, as a frame (`convert.pack_header`).
         payload: the encoded model, not empty; must not change until the last frame is made.
         frame_bytes: payload bytes per chunk, a multiple of 4; or a function that is asked before each chunk.
     """
+
+    def most() -> int:
+        return frame_bytes if isinstance(frame_bytes, int) else frame_bytes()
+
     view, start = view_of(payload), 0
+    if view.nbytes > min(most(), SINGLE_BYTES_MAX):
+        yield header, 0
+        header = b""
     digest = xxhash.xxh3_128()
     while start < view.nbytes:
-        chunk = view[start : start + (frame_bytes if isinstance(frame_bytes, int) else frame_bytes())]
+        chunk = view[start : start + most()]
         start += chunk.nbytes
         digest.update(chunk)
-        last = start == view.nbytes
-        yield chunk_frame(chunk, end_frame(digest.digest()) if last else b""), chunk.nbytes
+        end = end_frame(digest.digest()) if start == view.nbytes else b""
+        yield chunk_frame(chunk, end, header), chunk.nbytes
+        header = b""
 
 
 class ChunkWriter:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import grpc
 import grpc.aio
@@ -38,7 +38,7 @@ from peer.wire.calls import Context
 from peer.wire.ports import why_not_bound
 
 log = logging.getLogger("peer")
-Options: TypeAlias = Sequence[tuple[str, Any]]
+Options: TypeAlias = Sequence[tuple[str, object]]
 Checked: TypeAlias = Subject | Refusal
 CERTIFICATES_CACHED = 1024  # results of certificate checks; more than a peer has neighbors and observers
 

@@ -215,8 +215,10 @@ class PeerServicer:
         receiver, most = request.sender, self._limits.frame_bytes_max
         try:
             async with asyncio.timeout(idle_s) as deadline:
-                await context.write(convert.pack_header(header))
-                for frame, size in frames.model_frames(payload, lambda: self._pacing.frame_bytes(receiver, most)):
+                model = frames.model_frames(
+                    convert.pack_header(header), payload, lambda: self._pacing.frame_bytes(receiver, most)
+                )
+                for frame, size in model:
                     await self._pacing.upload.take(len(frame))
                     await context.write(frame)
                     written += size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -54,18 +53,18 @@ class StandardServices:
         method = grpc.stream_stream_rpc_method_handler(self.reflect, parse, serialize)
         return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, {"ServerReflectionInfo": method})
 
-    async def check(self, _requests: Any, context: Context) -> Any:
+    async def check(self, _requests: object, context: Context) -> object:
         """Return the health status."""
         async with self._access.aborting(context):
             return await self._health.Check(await self._access.request(self._subject(context), context), context)
 
-    async def watch(self, _requests: Any, context: Context) -> None:
+    async def watch(self, _requests: object, context: Context) -> None:
         """Send the health status whenever it changes."""
         async with self._access.aborting(context):
             with self._access.stream(self._subject(context), context):
                 await self._health.Watch(await first_message(context, self._timeouts), context)
 
-    async def reflect(self, requests: AsyncIterator[Any], context: Context) -> None:
+    async def reflect(self, requests: AsyncIterator[object], context: Context) -> None:
         """Describe the services, within the idle time for all requests of a stream together."""
         async with self._access.aborting(context):
             with self._access.stream(self._subject(context), context):
@@ -74,7 +73,7 @@ class StandardServices:
                         async for reply in self._reflection.ServerReflectionInfo(requests, context):
                             await context.write(reply)
                 except TimeoutError as error:
-                    limit = f"{self._timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s)"
+                    limit = f"{self._timeouts.idle_transfer_s:g} s (set by timeouts.suspicion_s)"
                     raise RemoteProtocolError(
                         RefusalCode.TOO_SLOW, f"reflection: expected at most {limit} per stream, got more"
                     ) from error

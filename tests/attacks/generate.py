@@ -12,6 +12,7 @@ from typing import Any
 
 from coordinator_free_bootstrap.errors import RefusalCode
 from coordinator_free_bootstrap.manifest import Limits
+from peer.core.messages import HEADER_NUMBERS_MAX, Numbers
 from peer.wire.generated import peer_pb2
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -164,9 +165,8 @@ def scripts() -> dict[RefusalCode, Script]:
                 raw("Pass", b"\x0a"),
                 raw("Heartbeat", b"\x08\x01"),
                 select(selected=-2),
-                select(scalars=[0.0] * 4097),
-                select(scalars=[float("nan")]),
-                select(sketch=b"\0\0\0"),
+                select(numbers=bytes(7)),
+                push(header(numbers=bytes(8 * (HEADER_NUMBERS_MAX + 1))), CHUNK, END),
                 push({"hex": "ff"}),
                 push(),
                 push(CHUNK),
@@ -278,10 +278,11 @@ def scripts() -> dict[RefusalCode, Script]:
             ],
         },
         RefusalCode.NON_FINITE: {
-            "title": "one NaN, infinities, a norm that overflows; and a sketch with an infinity",
+            "title": "one NaN, infinities, a norm that overflows; numbers with a NaN and an infinity",
             "steps": [
                 push(header(), {"chunk": {"slot": 0, "nan_at": 19209}}, END),
-                select(sketch=b"\0\0\x80\x7f"),
+                select(numbers=Numbers.of(float("inf")).data),
+                push(header(numbers=Numbers.of(float("nan")).data), CHUNK, END),
                 push(header(), {"chunk": {"slot": 0, "scale": 1e38}}, END),
             ],
         },
@@ -315,7 +316,7 @@ def scripts() -> dict[RefusalCode, Script]:
         },
         RefusalCode.TOO_SLOW: {
             "title": "slow loris: a push without a header, one that stops after the header or in the middle, one of tiny chunks",
-            "run": {"timeouts": {"idle_transfer_s": 0.2}},
+            "run": {"timeouts": {"suspicion_s": 0.1}},
             "steps": [
                 push(hold=True),
                 push(header(), hold=True),

@@ -16,7 +16,7 @@ import xxhash
 from target import ATTACKER, GOOD, INCARNATION, Target, call, push, under_attack
 
 from coordinator_free_bootstrap.errors import RefusalCode
-from peer.core.messages import Pass, PullRequest, Select
+from peer.core.messages import Numbers, Pass, PullRequest, Select
 from peer.core.stages import EXCHANGE
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
@@ -32,7 +32,7 @@ class Case:
     Attributes:
         run: keys of the manifest.
         slot: of a model that it accepts.
-        scalars: numbers in the header of a model that it accepts.
+        numbers: in the header of a model that it accepts.
         private: how many models never leave the peer.
         header: changes to it that are refused, with their codes.
         passes: numbers in a pass that are refused, by step.
@@ -40,7 +40,7 @@ class Case:
 
     run: dict[str, Any]
     slot: int = 0
-    scalars: tuple[float, ...] = ()
+    numbers: tuple[float, ...] = ()
     private: int = 1
     header: list[tuple[dict[str, Any], RefusalCode]] = field(default_factory=list)
     passes: list[tuple[int, tuple[float, ...], RefusalCode]] = field(default_factory=list)
@@ -52,42 +52,42 @@ CASES = {
     "fedsoft": Case(
         {"algorithm": "fedsoft"},
         slot=2,
-        scalars=(0.5, 0.5),
+        numbers=(0.5, 0.5),
         private=0,
         header=[
             ({"slot": 0}, SLOT),  # a center, which is never pushed
-            ({"scalars": ()}, WEIGHT),
-            ({"scalars": (0.5, 0.5, 0.5)}, WEIGHT),
-            ({"scalars": (5.0, 5.0)}, WEIGHT),
-            ({"scalars": (-1.0, 2.0)}, WEIGHT),
+            ({"numbers": ()}, WEIGHT),
+            ({"numbers": (0.5, 0.5, 0.5)}, WEIGHT),
+            ({"numbers": (5.0, 5.0)}, WEIGHT),
+            ({"numbers": (-1.0, 2.0)}, WEIGHT),
         ],
     ),
     "fedsoft, select": Case(
         {"algorithm": "fedsoft", "options": {"variant": "select"}},
         slot=2,
-        scalars=(1.0, 0.0),
+        numbers=(1.0, 0.0),
         private=0,
         header=[
             ({"slot": 0}, SLOT),
-            ({"scalars": ()}, WEIGHT),
-            ({"scalars": (0.5, 0.5)}, WEIGHT),  # importances, where flags are due
-            ({"scalars": (0.0, 0.0)}, WEIGHT),  # a model that drew no center is not sent
-            ({"scalars": (2.0, 0.0)}, WEIGHT),
-            ({"scalars": (1.0, 0.0, 1.0)}, WEIGHT),
+            ({"numbers": ()}, WEIGHT),
+            ({"numbers": (0.5, 0.5)}, WEIGHT),  # importances, where flags are due
+            ({"numbers": (0.0, 0.0)}, WEIGHT),  # a model that drew no center is not sent
+            ({"numbers": (2.0, 0.0)}, WEIGHT),
+            ({"numbers": (1.0, 0.0, 1.0)}, WEIGHT),
         ],
     ),
     "blend": Case(
         {"algorithm": "blend", "options": {"initialization": "global", "warmup_rounds": 0}},
         slot=1,
         private=3,
-        scalars=(0.0, 0.25, 0.25, 0.25, 0.25, 0.0),
+        numbers=(0.0, 0.25, 0.25, 0.25, 0.25, 0.0),
         header=[
             ({"slot": 3}, SLOT),  # the own model
             ({"slot": 5}, SLOT),
-            ({"scalars": (0.5, 0.5)}, MALFORMED),
-            ({"scalars": (-0.5, 0.5, 0.5, 0.5, 0.0, 0.0)}, MALFORMED),
-            ({"scalars": (1e300, 1e300, 0.0, 0.0, 0.0, 0.0)}, MALFORMED),
-            ({"scalars": (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)}, MALFORMED),
+            ({"numbers": (0.5, 0.5)}, MALFORMED),
+            ({"numbers": (-0.5, 0.5, 0.5, 0.5, 0.0, 0.0)}, MALFORMED),
+            ({"numbers": (1e300, 1e300, 0.0, 0.0, 0.0, 0.0)}, MALFORMED),
+            ({"numbers": (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)}, MALFORMED),
         ],
     ),
     "perfedavg": Case({"algorithm": "perfedavg"}, private=0, header=[({"slot": 1}, SLOT)]),
@@ -102,28 +102,28 @@ CASES = {
         header=[
             ({"slot": 0}, SLOT),
             ({"slot": 3}, SLOT),  # theta
-            ({"scalars": (0.0, 2.0)}, WEIGHT),  # a label in round 0
-            ({"round_index": 1, "scalars": (2.0, 2.0)}, WEIGHT),
-            ({"round_index": 1, "scalars": (0.5, 2.0)}, WEIGHT),
-            ({"round_index": 1, "scalars": (0.0, 9.0)}, WEIGHT),
+            ({"numbers": (0.0, 2.0)}, WEIGHT),  # a label in round 0
+            ({"round_index": 1, "numbers": (2.0, 2.0)}, WEIGHT),
+            ({"round_index": 1, "numbers": (0.5, 2.0)}, WEIGHT),
+            ({"round_index": 1, "numbers": (0.0, 9.0)}, WEIGHT),
         ],
         passes=[
             (1, (9.0, *ANCHOR[1:]), MALFORMED),
             (1, (1.0, 4.0, *ANCHOR[2:]), MALFORMED),
             (1, ANCHOR[:-1], RefusalCode.WRONG_SIZE),
             (1, (1.0, 1.0, 3.0, *([0.5] * 12)), RefusalCode.WRONG_SIZE),
-            (1, (*ANCHOR[:-1], float("nan")), MALFORMED),
+            (1, (*ANCHOR[:-1], float("nan")), RefusalCode.NON_FINITE),
         ],
     ),
     "cgpfl, auto": Case(
         {"algorithm": "cgpfl", "options": {"sketch_size": 4, "clusters": "auto", "clusters_max": 4}},
         slot=4,
-        header=[({"slot": 5}, SLOT), ({"round_index": 1, "scalars": (0.0, 5.0)}, WEIGHT)],
+        header=[({"slot": 5}, SLOT), ({"round_index": 1, "numbers": (0.0, 5.0)}, WEIGHT)],
         passes=[
             (1, (1e30, 1.0), MALFORMED),
             (1, (1.0, 0.5), MALFORMED),
             (1, (1.0, 1.0, 1.0), MALFORMED),
-            (1, (float("inf"), 1.0), MALFORMED),
+            (1, (float("inf"), 1.0), RefusalCode.NON_FINITE),
         ],
     ),
 }
@@ -133,7 +133,8 @@ def model_frames(target: Target, case: Case, nan: bool = False, elements: int = 
     """Return the frames of a model; ``elements`` more or fewer than it has are claimed and sent."""
     model = target.model(case.slot, nan_at=5 if nan else None)
     data = (model.tobytes() + bytes(64))[: model.nbytes + 4 * elements]
-    fields = {"slot": case.slot, "scalars": case.scalars, "size_bytes": len(data)} | changes
+    fields = {"slot": case.slot, "numbers": case.numbers, "size_bytes": len(data)} | changes
+    fields["numbers"] = Numbers.of(fields["numbers"])
     chunk = frames.chunk_frame(memoryview(data))
     header = convert.pack_header(target.header(fields.pop("sender", ATTACKER), **fields))
     return [header, chunk, frames.end_frame(xxhash.xxh3_128(data).digest())]
@@ -177,9 +178,9 @@ def test_nothing_wrong_gets_in_and_nothing_private_gets_out(name: str, tmp_path:
                     pull = convert.pack_pull(PullRequest(ATTACKER, INCARNATION, slot))
                     assert await refusal_of(channel, "PullModel", pull) == SLOT, slot
                 for step, numbers, code in case.passes:
-                    said = convert.pack_pass(Pass(ATTACKER, INCARNATION, 0, step, numbers))
+                    said = convert.pack_pass(Pass(ATTACKER, INCARNATION, 0, step, Numbers.of(numbers)))
                     assert await refusal_of(channel, "Pass", said) == code, (step, numbers)
-                said = convert.pack_pass(Pass(ATTACKER, INCARNATION, 0, 0, (1.0,)))
+                said = convert.pack_pass(Pass(ATTACKER, INCARNATION, 0, 0, Numbers.of(1.0)))
                 assert await refusal_of(channel, "Pass", said) == MALFORMED, "numbers in a step of models"
                 selects = Select(ATTACKER, INCARNATION, 0, selected=0)
                 assert await refusal_of(channel, "Select", convert.pack_select(selects)) == MALFORMED

@@ -47,7 +47,7 @@ RUN: dict[str, Any] = {
     "local_epochs": 1,
     "evaluate_every": ROUNDS,
     "screening": {"norm_bound": NORM_BOUND},
-    "timeouts": {"heartbeat_s": 0.25, "suspicion_s": 3.0, "idle_transfer_s": 1.0, "round_deadline_s": 600.0},
+    "timeouts": {"suspicion_s": 3.0, "round_deadline_s": 600.0},
 }
 
 

@@ -46,7 +46,7 @@ def test_the_final_header_equals_the_report(tab, page, bed):
 
 
 def test_a_killed_peer_appears_and_the_rest_goes_on(tab, page, bed):
-    run = bed(peers=4, rounds=2000, kind="complete", timeouts={"suspicion_s": 2.0, "heartbeat_s": 0.2})
+    run = bed(peers=4, rounds=2000, kind="complete", timeouts={"suspicion_s": 2.0})
     with page(run.directory) as link:
         run.until_round(2)
         tab.open(link())

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.chaos
 Make = Callable[..., Bed]
 Half = tuple[int, int, int]
 ROUNDS = 6
-QUICK = {"heartbeat_s": 0.5, "suspicion_s": 6.0}  # on a busy machine a healthy neighbor may be silent for seconds
+QUICK = {"suspicion_s": 6.0}  # on a busy machine a healthy neighbor may be silent for seconds
 HOLD = {0: "train.begin=pause@2"}  # no peer ends before peer 0, which waits for the fault
 
 
@@ -75,20 +75,20 @@ def test_slow_links_change_no_bit_and_mark_no_neighbor_dead(
 
 
 def test_a_transfer_longer_than_the_suspicion_time_does_not_fail_while_bytes_arrive(bed: Make) -> None:
-    """A model of 300 kB at 40 kB/s takes nearly 8 s, more than the suspicion time; frames become small."""
+    """A model of 300 kB at 25 kB/s takes 12 s, more than the idle time of 10 s; frames become small."""
     suspicion_s = 5.0
     run = bed(
         rounds=1,
         model_options={"hidden": 1000},
         proxy=True,
         late=(1, 2, 3),
-        timeouts={"heartbeat_s": 1.0, "suspicion_s": suspicion_s, "idle_transfer_s": 4.0},
+        timeouts={"suspicion_s": suspicion_s},
     )
-    run.do("slow", edges=[(0, 1)], toxics={"bandwidth_kb_s": 40})
+    run.do("slow", edges=[(0, 1)], toxics={"bandwidth_kb_s": 25})
     run.do("join", 1, 2, 3)
     last = run.finish()
     assert last["counters"]["0->1"]["throttled"] > 0
-    assert max(line["seconds"]["wait"] for line in run.history(1, "round")) > suspicion_s
+    assert max(line["seconds"]["wait"] for line in run.history(1, "round")) > 2 * suspicion_s
     _no_neighbor_was_marked_dead(run)
     for peer_id in run.graph.ids:
         assert all(line["missing"] == [] for line in run.history(peer_id, "round"))

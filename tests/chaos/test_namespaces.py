@@ -28,7 +28,7 @@ PEERS, PORT = 3, 7400
 RUN = {
     "rounds": 100_000,
     "start": {"wait_for": "all", "deadline_s": 4.0},
-    "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 6.0},
+    "timeouts": {"suspicion_s": 6.0},
 }
 
 
@@ -152,7 +152,7 @@ def test_slow_and_lossy_links_that_nobody_declared_carry_every_model(
     """One frame of such a model takes twice the suspicion time on the slow link: both ends marked each other dead."""
     if reason := why_not("tc"):
         pytest.skip(reason)
-    timeouts = {"heartbeat_s": 1.0, "suspicion_s": 5.0}
+    timeouts = {"suspicion_s": 5.0}
     big = {"model_options": {"hidden": 2000}, "local_epochs": 1, "clusters": 1, "algorithm": "dfedavg", "split": "iid"}
     run = {"rounds": 3, "start": {"wait_for": "all", "deadline_s": 60.0}, "timeouts": timeouts, **big}
     with ExitStack() as stack:

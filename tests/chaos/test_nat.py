@@ -40,7 +40,7 @@ RUN: dict[str, Any] = {
     "model_options": {"hidden": 16},
     "split_options": {"samples_per_peer": 90, "test_per_peer": 40},
     "start": {"wait_for": "all", "deadline_s": 120.0},
-    "timeouts": {"heartbeat_s": 1.0, "suspicion_s": 60.0, "round_deadline_s": 240.0},
+    "timeouts": {"suspicion_s": 60.0, "round_deadline_s": 240.0},
 }
 
 
@@ -215,7 +215,7 @@ FAULTS_RUN: dict[str, Any] = {
     **RUN,
     "rounds": 8,
     "model_options": {"hidden": 3000},
-    "timeouts": {"heartbeat_s": 1.0, "suspicion_s": 30.0, "idle_transfer_s": 10.0, "round_deadline_s": 240.0},
+    "timeouts": {"suspicion_s": 30.0, "round_deadline_s": 240.0},
 }
 
 
@@ -285,7 +285,7 @@ def test_a_killed_peer_comes_back_and_changes_no_bit(
 
 IDLE_RUN: dict[str, Any] = {
     **RUN,
-    "timeouts": {"heartbeat_s": 4.0, "suspicion_s": 45.0, "round_deadline_s": 240.0},
+    "timeouts": {"suspicion_s": 45.0, "round_deadline_s": 240.0},
 }
 ESTABLISHED = "net.netfilter.nf_conntrack_tcp_timeout_established"
 

@@ -28,7 +28,7 @@ from peer.view.report.report import build_report
 pytestmark = pytest.mark.chaos
 
 Make = Callable[..., Bed]
-QUICK = {"heartbeat_s": 0.5, "suspicion_s": 6.0}  # on a busy machine a healthy neighbor may be silent for seconds
+QUICK = {"suspicion_s": 6.0}  # on a busy machine a healthy neighbor may be silent for seconds
 SEED = 624  # of a random script with every fault and a lost disk
 
 
@@ -199,7 +199,7 @@ def _execute_on_process(run: Bed, event: FaultEvent) -> None:
 
 def test_a_run_with_random_faults_completes(bed: Make) -> None:
     """The script's seconds are scaled to rounds; no fault ends before a process or a proxy has shown its effect."""
-    run = bed(rounds=120, peers=8, kind="erdos-renyi", proxy=True, timeouts=QUICK | {"suspicion_s": 2.0})
+    run = bed(rounds=120, peers=8, kind="erdos-renyi", proxy=True, timeouts={"suspicion_s": 2.0})
     names = {name for name, fault in FAULTS.items() if fault.weight}
     events = random_script(FAULTS, run.graph.ids, run.graph.edges, SEED, 20.0, every_s=2.0).event
     assert {event.do for event in events} == names and "lose" in {event.disk for event in events}
@@ -227,7 +227,7 @@ def test_a_run_with_random_faults_completes(bed: Make) -> None:
 
 def test_a_peer_with_another_manifest_is_refused_and_the_others_continue(bed: Make, tmp_path: Path) -> None:
     start = {"wait_for": "deadline", "deadline_s": 1.0}
-    run = bed(rounds=300, late=(3,), start=start, timeouts={"heartbeat_s": 0.25, "suspicion_s": 1.0})
+    run = bed(rounds=300, late=(3,), start=start, timeouts={"suspicion_s": 1.0})
     other = replace(run.graph, manifest=run.graph.manifest.model_copy(update={"clusters": 3}))
     save_graph(other, tmp_path / "other.json")
     words = ("run", "--id", 3, "--neighbors", tmp_path / "other.json", "--state-dir", tmp_path / "state", "--insecure")

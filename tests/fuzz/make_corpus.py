@@ -18,6 +18,7 @@ from peer.core.messages import (
     Heartbeat,
     HelloReply,
     ModelHeader,
+    Numbers,
     Pass,
     Phase,
     PullRequest,
@@ -36,7 +37,7 @@ def seeds() -> dict[str, list[bytes]]:
         hello,
         convert.pack_hello_reply(HelloReply(targets.MINE, Refusal(RefusalCode.GRAPH_MISMATCH, "why"))),
         convert.pack_heartbeat(Heartbeat(1, 7, 3, Phase.RUNNING)),
-        convert.pack_select(Select(1, 7, 0, 1, (1.0, 2.0), b"\0" * 8)),
+        convert.pack_select(Select(1, 7, 0, 1, Numbers.of(1.0, 2.0))),
         convert.pack_pass(Pass(1, 7, 0, 0)),
         convert.pack_acknowledgement(Refusal(RefusalCode.NO_HANDSHAKE, "why")),
         convert.pack_push_reply(Refusal(RefusalCode.NON_FINITE, "why")),
@@ -45,11 +46,11 @@ def seeds() -> dict[str, list[bytes]]:
         convert.pack_status({"peer_id": 1, "incarnation": 7, "round_index": 3, "phase": "running"}),
     ]
     theta = np.arange(targets.SCHEMA.size, dtype=np.float32)
-    header = ModelHeader(1, 7, 0, 0, 0, 0, 1, 10, 1.0, (0.5,), theta.nbytes, "float32")
+    header = ModelHeader(1, 7, 0, 0, 0, 0, 1, 10, 1.0, theta.nbytes, "float32", numbers=Numbers.of(0.5))
     stream = [convert.pack_header(header)]
     stream += [frames.chunk_frame(memoryview(theta.tobytes()[i : i + 16])) for i in range(0, theta.nbytes, 16)]
     stream.append(frames.end_frame(xxhash.xxh3_128(theta.tobytes()).digest()))
-    small_model = frames.whole_message(convert.pack_header(header), theta.tobytes())
+    small_model, _size = next(frames.model_frames(convert.pack_header(header), theta.tobytes(), theta.nbytes))
     arrays = save({"slot/0": theta})
     whole = targets._OWNED | {"arrays": targets._described(b"")}
     small = make_graph("ring", 3)
@@ -122,7 +123,7 @@ def seeds() -> dict[str, list[bytes]]:
         "encodings": [
             bytes((kind,)) + bytes(encode(theta, targets.SCHEMA, encoding)) for kind, encoding in enumerate(ENCODINGS)
         ],
-        "handshake": [hello, b'{"clusters": 3, "timeouts": {"heartbeat_s": 2}}'],
+        "handshake": [hello, b'{"clusters": 3, "timeouts": {"suspicion_s": 2}}'],
         "meaning": [
             targets.RECORD.encode(),
             b'{"kind": "regression", "target": "y", "read": ["a"], "open": ["target"]}',

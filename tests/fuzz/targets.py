@@ -88,7 +88,7 @@ def streams(data: bytes) -> None:
             position += 2 + size
             if first:
                 convert.first_header(frame)
-                frame, first = frame._replace(header=None), False  # a whole model has chunk and end there too
+                frame, first = frame._replace(header=None), False
             if writer.write(frame):
                 assert np.isfinite(buffer.view("<f4")).all()
                 return

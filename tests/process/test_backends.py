@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
     "model_options": {"hidden": 16},
     "split_options": {"samples_per_peer": 90, "test_per_peer": 40},
     "start": {"wait_for": "all", "deadline_s": 60.0},
-    "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0},
+    "timeouts": {"suspicion_s": 60.0, "round_deadline_s": 120.0},
 }
 
 

@@ -29,7 +29,7 @@ HUB = {
     "rounds": 20,
     "algorithm": "dfedavg",
     "model_options": {"hidden": 16},
-    "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0},
+    "timeouts": {"suspicion_s": 60.0, "round_deadline_s": 120.0},
 }
 SLOW = (
     "train.begin",

@@ -92,7 +92,7 @@ def test_heartbeats_pass_a_model_that_waits_for_the_limit() -> None:
 @pytest.mark.slow
 def test_a_round_longer_than_the_suspicion_time_marks_no_neighbor_dead(bed: Make) -> None:
     suspicion_s, limit = 8.0, 30_000
-    timeouts = {"heartbeat_s": 0.5, "suspicion_s": suspicion_s, "round_deadline_s": 250.0}
+    timeouts = {"suspicion_s": suspicion_s, "round_deadline_s": 250.0}
     run = {"rounds": 1, "model_options": {"hidden": 500}, "start": {"wait_for": "all"}, "timeouts": timeouts}
     graph = make_graph("complete", 3, manifest=parse_manifest(run, "test"))
     graph = replace(graph, nodes=(replace(graph.nodes[0], upload_limit=limit), *graph.nodes[1:]))

@@ -11,7 +11,7 @@ from tools.beds import Bed
 pytestmark = pytest.mark.process
 
 Make = Callable[..., Bed]
-QUICK = {"heartbeat_s": 0.25, "suspicion_s": 6.0}
+QUICK = {"suspicion_s": 6.0}
 ENDLESS = 100_000  # rounds: however late a peer returns, the others still run
 
 
@@ -83,7 +83,7 @@ def test_peer_that_starts_late_catches_up(bed: Make) -> None:
 
 def test_peer_that_restarts_after_all_others_have_finished_completes_its_run(bed: Make) -> None:
     start = {"deadline_s": 4.0}  # how long it waits for neighbors before it continues alone
-    run = bed(rounds=6, timeouts=QUICK | {"suspicion_s": 1.0}, failpoints={1: "train.begin=kill@3"}, start=start)
+    run = bed(rounds=6, timeouts={"suspicion_s": 1.0}, failpoints={1: "train.begin=kill@3"}, start=start)
     assert run.until_ended(1) == -9
     run.arm(1, "")
     run.until(lambda: run.rounds(0) == 6 and run.rounds(2) == 6, "the others finish")

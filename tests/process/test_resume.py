@@ -111,7 +111,7 @@ def test_kill_changes_no_bit_with_a_kept_optimizer_and_chosen_collaborators(
 def test_model_without_a_reply_is_sent_again_and_changes_no_bit(
     bed: Make, undisturbed: dict[int, Models], lost: str
 ) -> None:
-    timeouts = {"heartbeat_s": 0.25, "suspicion_s": 2.0}  # an unanswered push is sent again after four of them
+    timeouts = {"suspicion_s": 2.0}  # an unanswered push is sent again after four of them
     run = bed(rounds=ROUNDS, failpoints={VICTIM: lost}, timeouts=timeouts)
     assert run.finish()["failed"] == {}
     assert run.fired(VICTIM)

@@ -21,7 +21,7 @@ from peer.wire.pacing import Pacing
 
 pytestmark = pytest.mark.process
 
-TIMEOUTS = Timeouts(idle_transfer_s=5.0)
+TIMEOUTS = Timeouts()
 THETA = np.arange(100_000, dtype=np.float32)
 GRAPH = Graph((Node(1, "a:1"), Node(2, "a:2")), ((1, 2),), Manifest(timeouts=TIMEOUTS))
 

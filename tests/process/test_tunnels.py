@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
     "model_options": {"hidden": 16},
     "split_options": {"samples_per_peer": 90, "test_per_peer": 40},
     "start": {"wait_for": "all", "deadline_s": 60.0},
-    "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0},
+    "timeouts": {"suspicion_s": 60.0, "round_deadline_s": 120.0},
 }
 
 
@@ -85,7 +85,7 @@ def test_every_algorithm_computes_over_tunnels_and_a_relay_what_it_computes_with
     same_models(real.models(), final_models(tmp_path / "simulated", four))
 
 
-QUICK = {"heartbeat_s": 0.25, "suspicion_s": 2.0}
+QUICK = {"suspicion_s": 2.0}
 FOUR = behind_nat(graph_of("ring", 4, rounds=100_000, timeouts=QUICK), 1)
 RELAYED = behind_nat(graph_of("complete", 3, rounds=100_000, timeouts=QUICK), 1, 2, via=((1, 2, 0),))
 

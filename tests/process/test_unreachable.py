@@ -26,7 +26,7 @@ RUN = {
     "model_options": {"hidden": 16},
     "split_options": {"samples_per_peer": 90, "test_per_peer": 40},
     "start": {"wait_for": "all", "deadline_s": 120.0},
-    "timeouts": {"heartbeat_s": 0.25, "suspicion_s": 30.0},
+    "timeouts": {"suspicion_s": 30.0},
 }
 
 

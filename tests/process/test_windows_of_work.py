@@ -25,7 +25,7 @@ RUN = {
     "rounds": 100_000,
     "model_options": {"hidden": 16},
     "start": {"wait_for": "deadline", "deadline_s": 2.0},
-    "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0},
+    "timeouts": {"suspicion_s": 60.0, "round_deadline_s": 120.0},
 }
 
 

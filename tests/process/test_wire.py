@@ -24,11 +24,11 @@ from coordinator_free_bootstrap.errors import (
     RemoteProtocolError,
 )
 from coordinator_free_bootstrap.manifest import Timeouts
-from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, Select
+from peer.core.messages import Heartbeat, Numbers, Outcome, Pass, Phase, PullRequest, Select
 from peer.wire import access, convert, frames
 from peer.wire.access import CallerLimits
 from peer.wire.client import NeighborLink
-from peer.wire.frames import HEADER_BYTES_MAX, WHOLE_BYTES_MAX, whole_message
+from peer.wire.frames import HEADER_BYTES_MAX, SINGLE_BYTES_MAX
 from peer.wire.generated import peer_pb2, peer_pb2_grpc
 from peer.wire.limits import WireLimits
 from peer.wire.server import PeerServer
@@ -52,7 +52,7 @@ def model(elements: int) -> np.ndarray:
 
 
 HEARTBEAT = Heartbeat(sender=2, incarnation=7, round_index=3, phase=Phase.RUNNING)
-SELECT = Select(sender=2, incarnation=7, round_index=3, selected=1, scalars=(1.0,), sketch=b"\0" * 8)
+SELECT = Select(sender=2, incarnation=7, round_index=3, selected=1, numbers=Numbers.of(1.0, [0.0, -2.0]))
 PASS = Pass(sender=2, incarnation=7, round_index=3, step=1)
 
 
@@ -93,24 +93,23 @@ def test_pushed_model_is_received_exactly(elements: int) -> None:
     run(test)
 
 
-@pytest.mark.parametrize(("size", "messages"), [(4, 1), (WHOLE_BYTES_MAX, 1), (WHOLE_BYTES_MAX + 4, 2)])
-def test_small_model_is_one_message_and_a_larger_one_a_stream(size: int, messages: int) -> None:
+@pytest.mark.parametrize(("size", "sent_frames"), [(4, 1), (SINGLE_BYTES_MAX, 1), (SINGLE_BYTES_MAX + 4, 2)])
+def test_small_model_is_one_frame_and_a_larger_one_several(size: int, sent_frames: int) -> None:
     async def test() -> None:
         recorder, payload = Recorder(), model(size // 4).view(np.uint8)
         limits = replace(LIMITS, frame_bytes_max=1 << 20)
         async with linked(recorder, limits=limits) as link:
             reply = await link.push(header_of(size), payload)
             assert reply is Outcome.FOLDED
-            header = convert.pack_header(header_of(size))
-            sent = len(frames.whole_message(header, payload))
-            assert link.wire_bytes_sent == sent + messages * frames.MESSAGE_OVERHEAD_BYTES
+            fields = convert.pack_header(header_of(size)), frames.chunk_frame(payload.data), end_of(payload)
+            assert link.wire_bytes_sent == sum(map(len, fields)) + sent_frames * frames.MESSAGE_OVERHEAD_BYTES
             assert link.payload_bytes_sent == size
             assert recorder.models[0][1].tobytes() == payload.tobytes()
 
     run(test)
 
 
-def test_model_larger_than_a_frame_is_a_stream() -> None:
+def test_model_larger_than_a_chunk_is_several_frames() -> None:
     async def test() -> None:
         recorder, payload = Recorder(), model(600).view(np.uint8)
         limits = replace(LIMITS, frame_bytes_max=1024)
@@ -137,7 +136,7 @@ def test_size_that_is_not_a_multiple_of_four_is_accepted_in_other_encodings(size
 def test_waiting_push_is_not_timed_out_and_does_not_block_other_calls() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 20)
-        timeouts = Timeouts(idle_transfer_s=2.0, suspicion_s=5.0)
+        timeouts = Timeouts(suspicion_s=4.0, round_deadline_s=4.0)
         recorder.accepting.clear()
         limits = replace(LIMITS, requests_per_second=1e6)
         async with linked(recorder, limits=limits, timeouts=timeouts) as link:
@@ -146,7 +145,7 @@ def test_waiting_push_is_not_timed_out_and_does_not_block_other_calls() -> None:
                 for slot in range(3)
             ]
             await recorder.until(lambda: len(recorder.offers) == 3)
-            held_until = asyncio.get_running_loop().time() + 1.5 * timeouts.idle_transfer_s
+            held_until = asyncio.get_running_loop().time() + 1.25 * timeouts.idle_transfer_s
             while asyncio.get_running_loop().time() < held_until:
                 assert await link.heartbeat(HEARTBEAT) is None
             assert not any(push.done() for push in pushes)
@@ -189,7 +188,7 @@ def test_cancelled_push_withdraws_its_offer(size: int) -> None:
     run(test)
 
 
-def test_whole_model_is_used_although_its_sender_disconnects() -> None:
+def test_model_of_one_frame_is_used_although_its_sender_disconnects() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 12)
         recorder.completing.clear()
@@ -209,7 +208,7 @@ def test_whole_model_is_used_although_its_sender_disconnects() -> None:
 
 def test_complete_stream_is_used_although_its_sender_disconnects() -> None:
     async def test() -> None:
-        recorder, theta = Recorder(), model(WHOLE_BYTES_MAX // 4 + 1)
+        recorder, theta = Recorder(), model(SINGLE_BYTES_MAX // 4 + 1)
         recorder.completing.clear()
         async with linked(recorder) as link:
             push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
@@ -243,7 +242,7 @@ def chunk(data: bytes) -> bytes:
     return frames.chunk_frame(memoryview(data))
 
 
-def end_of(data: bytes) -> bytes:
+def end_of(data: bytes | np.ndarray) -> bytes:
     return frames.end_frame(xxhash.xxh3_128(data).digest())
 
 
@@ -257,8 +256,8 @@ BAD_STREAMS: dict[str, tuple[RefusalCode, list[bytes]]] = {
     "no header": (RefusalCode.MALFORMED, [chunk(DATA), end_of(DATA)]),
     "garbage": (RefusalCode.MALFORMED, [b"\xff" * 40]),
     "empty frame": (RefusalCode.MALFORMED, [HEADER, b""]),
-    "header and chunk": (RefusalCode.MALFORMED, [HEADER + chunk(DATA), end_of(DATA)]),
-    "header and end": (RefusalCode.MALFORMED, [HEADER + end_of(DATA)]),
+    "header and end": (RefusalCode.WRONG_SIZE, [HEADER + end_of(DATA)]),
+    "no end after header and chunk": (RefusalCode.MALFORMED, [HEADER + chunk(DATA)]),
     "two headers": (RefusalCode.MALFORMED, [HEADER, HEADER]),
     "no end": (RefusalCode.MALFORMED, [HEADER, chunk(DATA)]),
     "empty chunk": (RefusalCode.MALFORMED, [HEADER, chunk(b""), chunk(DATA), end_of(DATA)]),
@@ -284,25 +283,30 @@ BAD_STREAMS: dict[str, tuple[RefusalCode, list[bytes]]] = {
 }
 
 
-WHOLE = whole_message(HEADER, DATA)
+def single(header: bytes, data: bytes) -> bytes:
+    return header + chunk(data) + end_of(data)
+
+
+SINGLE = single(HEADER, DATA)
 # A field that no PushFrame has.
 PADDING = peer_pb2.StatusReply(padding=bytes(LIMITS.frame_bytes_max + HEADER_BYTES_MAX)).SerializeToString()
 BAD_STREAMS |= {
-    "whole: empty chunk": (RefusalCode.MALFORMED, [HEADER + chunk(b"") + end_of(b"")]),
-    "whole: one element short": (RefusalCode.WRONG_SIZE, [whole_message(HEADER, DATA[:-4])]),
-    "whole: one element more": (RefusalCode.WRONG_SIZE, [whole_message(HEADER, DATA + bytes(4))]),
-    "whole: flipped bit": (RefusalCode.DIGEST_MISMATCH, [HEADER + chunk(b"\x01" + DATA[1:]) + end_of(DATA)]),
-    "whole: no digest": (RefusalCode.DIGEST_MISMATCH, [HEADER + chunk(DATA) + frames.end_frame(b"")]),
-    "whole: nan": (RefusalCode.NON_FINITE, [whole_message(HEADER, NAN)]),
-    "whole: chunk over the limit": (
+    "header alone over the limit": (RefusalCode.TOO_LARGE, [HEADER + PADDING]),
+    "single: empty chunk": (RefusalCode.MALFORMED, [HEADER + chunk(b"") + end_of(b"")]),
+    "single: one element short": (RefusalCode.WRONG_SIZE, [single(HEADER, DATA[:-4])]),
+    "single: one element more": (RefusalCode.WRONG_SIZE, [single(HEADER, DATA + bytes(4))]),
+    "single: flipped bit": (RefusalCode.DIGEST_MISMATCH, [HEADER + chunk(b"\x01" + DATA[1:]) + end_of(DATA)]),
+    "single: no digest": (RefusalCode.DIGEST_MISMATCH, [HEADER + chunk(DATA) + frames.end_frame(b"")]),
+    "single: nan": (RefusalCode.NON_FINITE, [single(HEADER, NAN)]),
+    "single: chunk over the limit": (
         RefusalCode.TOO_LARGE,
-        [whole_message(convert.pack_header(header_of(len(AT_LIMIT) + 4)), AT_LIMIT + bytes(4))],
+        [single(convert.pack_header(header_of(len(AT_LIMIT) + 4)), AT_LIMIT + bytes(4))],
     ),
-    "whole: message over the limit": (RefusalCode.TOO_LARGE, [WHOLE + PADDING]),
-    "whole: a second message in its place": (RefusalCode.MALFORMED, [HEADER, WHOLE]),
-    "whole: index past total": (
+    "single: frame over the limit": (RefusalCode.TOO_LARGE, [SINGLE + PADDING]),
+    "single: after a header": (RefusalCode.MALFORMED, [HEADER, SINGLE]),
+    "single: index past total": (
         RefusalCode.MALFORMED,
-        [whole_message(convert.pack_header(header_of(64, index=2, total=2)), DATA)],
+        [single(convert.pack_header(header_of(64, index=2, total=2)), DATA)],
     ),
 }
 
@@ -381,6 +385,17 @@ def test_a_frame_and_a_model_at_their_limits_are_accepted() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("parts", [[HEADER + chunk(DATA), end_of(DATA)], [HEADER, chunk(DATA), end_of(DATA)], [SINGLE]])
+def test_header_is_alone_or_with_the_first_chunk(parts: list[bytes]) -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as port:
+            assert (await stream(port, *parts)).outcome == peer_pb2.OUTCOME_FOLDED
+            assert recorder.models[0][1].tobytes() == DATA
+
+    run(test)
+
+
 def test_stream_that_ends_at_any_frame_changes_nothing() -> None:
     async def test() -> None:
         recorder = Recorder()
@@ -404,7 +419,7 @@ def test_stream_that_ends_at_any_frame_changes_nothing() -> None:
 def test_stopped_transfer_is_refused_as_too_slow() -> None:
     async def test() -> None:
         recorder = Recorder()
-        async with serving(recorder, timeouts=Timeouts(idle_transfer_s=1.0)) as port:
+        async with serving(recorder, timeouts=Timeouts(suspicion_s=0.5)) as port:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 call = channel.stream_unary(f"/{SERVICE}/PushModel")()
                 await call.write(HEADER)
@@ -419,7 +434,7 @@ def test_stopped_transfer_is_refused_as_too_slow() -> None:
 def test_transfer_of_tiny_chunks_is_refused_at_the_round_deadline() -> None:
     async def test() -> None:
         recorder = Recorder()
-        timeouts = Timeouts(heartbeat_s=0.05, suspicion_s=0.3, idle_transfer_s=0.3, round_deadline_s=0.3)
+        timeouts = Timeouts(suspicion_s=0.3, round_deadline_s=0.3)
         async with serving(recorder, timeouts=timeouts) as port:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 call = channel.stream_unary(f"/{SERVICE}/PushModel")()

@@ -14,7 +14,7 @@ import grpc.aio
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
-from wire_support import LIMITS, TIMEOUTS, Recorder, header_of, hello_of, linked, serving
+from wire_support import LIMITS, Recorder, header_of, hello_of, linked, serving
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Timeouts
@@ -72,7 +72,7 @@ def half_a_request(method: str) -> bytes:
 def test_endless_request_is_refused_after_the_idle_time(method: str) -> None:
     async def test() -> None:
         recorder = Recorder()
-        async with serving(recorder, timeouts=Timeouts(idle_transfer_s=0.2)) as port:
+        async with serving(recorder, timeouts=Timeouts(suspicion_s=0.1)) as port:
             _reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(half_a_request(method))
             await recorder.until(lambda: recorder.refusals == [RefusalCode.TOO_SLOW])
@@ -237,7 +237,7 @@ def test_frames_of_an_arrival_given_up_are_discarded_for_the_idle_time(writes: b
     async def test() -> None:
         keeper = ArrivalKeeper()
         async with (
-            serving(keeper, timeouts=Timeouts(idle_transfer_s=0.3)) as port,
+            serving(keeper, timeouts=Timeouts(suspicion_s=0.15)) as port,
             grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
         ):
             push = await OpenPush(channel).write(convert.pack_header(header_of(1 << 30)), CHUNK)
@@ -293,7 +293,7 @@ def test_pull_that_is_read_too_slowly_ends_at_the_round_deadline() -> None:
     async def test() -> None:
         recorder = Recorder()
         recorder.pulled = header_of(1 << 30, sender=1), np.zeros(1 << 30, np.uint8)
-        timeouts = Timeouts(heartbeat_s=0.05, suspicion_s=0.3, idle_transfer_s=0.3, round_deadline_s=0.3)
+        timeouts = Timeouts(suspicion_s=0.3, round_deadline_s=0.3)
         async with (
             serving(recorder, timeouts=timeouts) as port,
             grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
@@ -312,11 +312,10 @@ def test_unread_pull_frees_its_model_and_still_counts_as_an_open_stream() -> Non
         recorder, payload = Recorder(), np.zeros(32 << 20, np.uint8)
         recorder.pulled, model = (header_of(payload.nbytes, sender=1), payload), weakref.ref(payload)
         limits = replace(LIMITS, streams_per_neighbor=1)
-        timeouts = TIMEOUTS.model_copy(update={"idle_transfer_s": 0.2})
         request = convert.pack_pull(PullRequest(2, 7, 1))
         options = [("grpc.http2.bdp_probe", 0)]  # so that what gRPC reads ahead stays small
         async with (
-            serving(recorder, limits=limits, timeouts=timeouts) as port,
+            serving(recorder, limits=limits, timeouts=Timeouts(suspicion_s=0.1)) as port,
             grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel,
         ):
             unread = channel.unary_stream(f"/{SERVICE}/PullModel")(request)

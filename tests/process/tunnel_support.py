@@ -26,7 +26,7 @@ from peer.wire.server import PeerServer
 from peer.wire.switchboard import Switchboard
 
 RELAY, LEFT, RIGHT, NEIGHBOR, STRANGER = range(5)
-RUN = {"timeouts": {"heartbeat_s": 0.5, "suspicion_s": 5.0}}
+RUN = {"timeouts": {"suspicion_s": 5.0}}
 
 
 def key_of(subject: int | str) -> KeyPair:

@@ -21,6 +21,7 @@ from peer.core.messages import (
     Hello,
     HelloReply,
     ModelHeader,
+    Numbers,
     Outcome,
     Phase,
     PullRequest,
@@ -32,7 +33,7 @@ from peer.wire.round_ring import RoundRing
 from peer.wire.server import PeerServer
 
 LIMITS = WireLimits(frame_bytes_max=1 << 16)
-TIMEOUTS = Timeouts(idle_transfer_s=5.0, suspicion_s=5.0)
+TIMEOUTS = Timeouts()
 
 
 def hello_of(sender: int, **changes: Any) -> Hello:
@@ -64,7 +65,7 @@ def header_of(size_bytes: int, **changes: Any) -> ModelHeader:
         total=2,
         sample_count=100,
         mass=1.0,
-        scalars=(0.5, -1.0),
+        numbers=Numbers.of(0.5, -1.0),
         size_bytes=size_bytes,
         encoding="float32",
     )

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from coordinator_free_bootstrap import Timeouts
 from peer.core.liveness import Liveness, NeighborState, check_all, next_check
 
-HEARTBEAT, SUSPICION = 1.0, 6.0
+HEARTBEAT, SUSPICION = 1.0, 5.0
 NEIGHBORS = (0, 1, 2)
 NEIGHBOR, RESTARTED = st.sampled_from(NEIGHBORS), st.booleans()
 
@@ -51,7 +51,7 @@ class LivenessMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 1000.0
         self.checked_at = self.now  # silences count up to the last check
-        timeouts = Timeouts(heartbeat_s=HEARTBEAT, suspicion_s=SUSPICION)
+        timeouts = Timeouts(suspicion_s=SUSPICION)
         self.neighbors = {n: Liveness(timeouts) for n in NEIGHBORS}
         self.known = {n: Known() for n in NEIGHBORS}
         self.followed = dict.fromkeys(NEIGHBORS, NeighborState.UNKNOWN)

@@ -117,7 +117,7 @@ class Attacker(Process):
         claimed = size * 1000 if "sizes" in self.attack else size
         header = ModelHeader(
             **{"sender": self.peer_id, "incarnation": self.incarnation, "round_index": round_index, "step": 0},
-            **{"slot": slot, "index": 0, "total": 1, "sample_count": 10, "mass": 1.0, "scalars": ()},
+            **{"slot": slot, "index": 0, "total": 1, "sample_count": 10, "mass": 1.0},
             **{"size_bytes": claimed, "encoding": "float32"},
         )
         payload = np.full(size // 4, np.nan, np.float32).view(np.uint8)

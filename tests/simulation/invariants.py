@@ -48,7 +48,7 @@ from peer.core.averaging import Vector, fold
 from peer.core.encoding import DELTAS
 from peer.core.liveness import NeighborState
 from peer.core.lockstep import Lockstep
-from peer.core.messages import ModelHeader, Pass, PushReply
+from peer.core.messages import ModelHeader, Numbers, Pass, PushReply
 from peer.core.model_store import SnapshotKey
 from peer.core.stages import EXCHANGE, Stage
 from peer.zoo.algorithms.centers import OwnNearCenters
@@ -110,7 +110,7 @@ class Checker:
         self.final: dict[int, list[Vector]] = {}
         self.furthest = 0  # the highest round of any honest peer so far
         self.history: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        self.told: dict[tuple[int, int, int], set[tuple[float, ...]]] = defaultdict(set)  # by sender, round and step
+        self.told: dict[tuple[int, int, int], set[Numbers]] = defaultdict(set)  # by sender, round and step
         self.selections = Selections(self) if world.manifest.algorithm == "fedspd" else None
 
     def mark(self, name: str) -> None:
@@ -217,7 +217,7 @@ class Checker:
             self._nobody_waits_for_the_dead(process)
         for effect in effects:
             if isinstance(effect, do.SendControl) and isinstance(said := effect.message, Pass):
-                self.told[said.sender, said.round_index, said.step].add(said.scalars)
+                self.told[said.sender, said.round_index, said.step].add(said.numbers)
             if isinstance(effect, do.Pull):
                 shadow.caught_up = engine.round_index
             if isinstance(effect, do.Work) and effect.kind == "assign":

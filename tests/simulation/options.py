@@ -68,7 +68,7 @@ def manifest(**changes: Any) -> Manifest:
         "rounds": 5,
         "local_epochs": 2,
         "learning_rate": 0.3,
-        "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 2.0, "idle_transfer_s": 5.0, "round_deadline_s": 600.0},
+        "timeouts": {"suspicion_s": 2.0, "round_deadline_s": 600.0},
         "start": {"wait_for": "all", "deadline_s": 5.0},
     }
     return Manifest.model_validate(base | changes)
@@ -217,9 +217,7 @@ def _run(rng: Random, seed: int) -> tuple[Manifest, Constants]:
         "checkpoint_rounds": rng.choice((1, 1, 1, 2)),
         "start": {"wait_for": rng.choice(("all", "all", 0.5, "deadline")), "deadline_s": 5.0},
         "timeouts": {
-            "heartbeat_s": suspicion / rng.choice((4, 6)),
-            "suspicion_s": suspicion,
-            "idle_transfer_s": 4.0,
+            "suspicion_s": suspicion * rng.choice((1.0, 1.25)),
             "round_deadline_s": rng.choice((600.0, 600.0, 30.0, 2 * suspicion)),
         },
     }

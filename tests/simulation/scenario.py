@@ -108,9 +108,7 @@ class Script:
         if "wait_for" in changes:
             changes["start"] = {"wait_for": changes.pop("wait_for"), "deadline_s": changes.pop("start_deadline_s")}
         timeouts = {
-            "heartbeat_s": 0.5,
-            "suspicion_s": 2.0,
-            "idle_transfer_s": min(5.0, deadline),
+            "suspicion_s": float(changes.pop("suspicion_s", 2.0)),
             "round_deadline_s": deadline,
         }
         graph = make_graph(kind, int(peers), manifest=manifest(**changes, timeouts=timeouts))  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ class Selections:
             "offers are out before the agreement",
         )
         for effect in effects:
-            if isinstance(effect, do.SendControl) and isinstance(effect.message, Select) and effect.message.sketch:
+            if isinstance(effect, do.SendControl) and isinstance(effect.message, Select) and effect.message.numbers:
                 self._mark("sketches sent")
             if isinstance(effect, do.Work) and effect.kind == "close":
                 self._closes(process, known, effect)

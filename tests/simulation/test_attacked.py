@@ -23,7 +23,7 @@ BEFORE, DURING, AFTER = 8, 64, 48  # rounds
 SETTLED = 4  # rounds after the attack that are not counted
 SHARE = 0.9
 WITHIN_S = 3000.0
-DEADLINES = {"heartbeat_s": 0.5, "suspicion_s": 2.0, "idle_transfer_s": 3.0, "round_deadline_s": 20.0}
+DEADLINES = {"suspicion_s": 2.0, "round_deadline_s": 20.0}
 
 
 @dataclass

@@ -144,7 +144,7 @@ def test_killed_async_peer_folds_no_model_twice(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_port_closed_during_the_run_costs_neighbors_one_wait(seed):
     """A late firewall rule: peer 1 still calls its neighbors and is answered, but no neighbor reaches it."""
-    run = manifest(clusters=1, rounds=60, seed=seed)
+    run = manifest(clusters=1, rounds=60, seed=seed, timeouts={"suspicion_s": 2.5})
     world = World(Options(seed, make_graph("complete", 4, manifest=run), train_s=(0.1, 0.3)))
     others, suspicion_s = (0, 2, 3), run.timeouts.suspicion_s
     for machine in world.machines.values():
@@ -210,7 +210,7 @@ def test_l2_models_diverge_in_a_partition_and_converge_after_healing():
 
 def test_failing_run_shrinks_to_fewer_faults_peers_and_rounds(monkeypatch):
     PLANTED["the_last_round_heard_wins"](monkeypatch)
-    outcome = run_one(draw(45))
+    outcome = run_one(draw(10))
     smallest = shrink(outcome)
     assert smallest.error.name == outcome.error.name == "I7"
     large, small = outcome.options, smallest.options

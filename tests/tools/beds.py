@@ -50,7 +50,7 @@ class Bed:
         self._parent = parent
         self.pid: int | None = None
         if graph is None:
-            timeouts = {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0}
+            timeouts = {"suspicion_s": 60.0, "round_deadline_s": 120.0}
             start = {"deadline_s": 20.0}  # a restarted peer waits so long for neighbors that have finished
             run = {"rounds": 8, "start": start, **manifest, "timeouts": timeouts | manifest.get("timeouts", {})}
             graph = make_graph(kind, peers, seed=1, **({"degree": 3.0} if kind == "erdos-renyi" else {}))

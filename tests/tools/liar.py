@@ -29,7 +29,7 @@ from target import call, push
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.rates import FRAME_BYTES_MAX
-from peer.core.messages import Heartbeat, Hello, HelloReply, ModelHeader, Outcome, Pass, Phase, Select
+from peer.core.messages import Heartbeat, Hello, HelloReply, ModelHeader, Numbers, Outcome, Pass, Phase, Select
 from peer.core.messages import PullRequest as Pull
 from peer.identity.files import KeyPair
 from peer.runtime.world import AsyncioWorld
@@ -243,7 +243,6 @@ class Liar:
             total=1,
             sample_count=10,
             mass=1.0,
-            scalars=(),
             size_bytes=self.victims[victim].host.state.model_bytes,
             encoding="float32",
         )
@@ -259,8 +258,8 @@ class Liar:
     def _messages(self, header: ModelHeader, model: bytes, *, wrong_digest: bool = False) -> list[bytes]:
         if wrong_digest:
             return [convert.pack_header(header), frames.chunk_frame(memoryview(model), frames.end_frame(bytes(16)))]
-        parts = frames.model_frames(np.frombuffer(model, np.uint8), FRAME_BYTES_MAX)
-        return [convert.pack_header(header), *(frame for frame, _size in parts)]
+        parts = frames.model_frames(convert.pack_header(header), np.frombuffer(model, np.uint8), FRAME_BYTES_MAX)
+        return [frame for frame, _size in parts]
 
     def _push(self, victim: int, t: int, model: bytes, *, wrong_digest: bool = False, **changes: Any) -> None:
         """Push a model without waiting for the answer, which may come with the end of the round."""
@@ -320,8 +319,8 @@ class Liar:
     async def _lie_selections(self, victim: int, t: int) -> None:
         """Selections that contradict each other, in a run whose algorithm selects nothing."""
         for selected in (0, 1, 63, -1):
-            sketch = np.full(self._random.randint(1, 1000), self._random.random(), np.float32).tobytes()
-            message = Select(self.peer_id, self._incarnation[victim], t, selected, (self._random.random(),), sketch)
+            numbers = Numbers.of(np.full(self._random.randint(1, 1000), self._random.random()))
+            message = Select(self.peer_id, self._incarnation[victim], t, selected, numbers)
             await self._ask(victim, "Select", convert.pack_select(message))
 
     async def _lie_garbage(self, victim: int, t: int) -> None:

@@ -41,7 +41,7 @@ def main() -> None:
         _say(answers, error={"class": "LocalProtocolError", "text": f"the testbed failed: {error!r}", "notes": [trace]})
 
 
-def _run(request: dict[str, Any], answers: Any) -> None:
+def _run(request: dict[str, Any], answers: object) -> None:
     run = BedRun(parse_graph(request["graph"]), bed_options(request["options"]))
     log.info("learns %s", run.goal)
     _say(answers, started=True, goal=run.goal)
@@ -65,7 +65,7 @@ def _caller_lives() -> bool:
     return not select.select([0], [], [], 0)[0]
 
 
-def _say(answers: Any, **answer: Any) -> None:
+def _say(answers: Any, **answer: object) -> None:
     answers.write(json.dumps(answer) + "\n")
     answers.flush()
 

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, PeerError, UsageError
 from coordinator_free_bootstrap.strict_json import loads, printable, shown
@@ -22,7 +21,7 @@ CALLER_S = 5.0  # after which a connection without a request is closed
 ERROR_CHARACTERS_MAX = 1000  # of a sentence from the testbed
 ANSWER_S = 60.0  # a restart waits for the end of the old process
 
-Answer = Callable[[dict[str, Any]], Any]
+Answer = Callable[[dict[str, object]], object]
 
 
 class ControlServer:
@@ -60,7 +59,7 @@ class ControlServer:
         self._path.unlink(missing_ok=True)
 
 
-def _answer(answer: Answer, caller: socket.socket) -> dict[str, Any]:
+def _answer(answer: Answer, caller: socket.socket) -> dict[str, object]:
     try:
         line = caller.makefile("rb").readline(REQUEST_BYTES_MAX)
         request = json.loads(line)
@@ -72,7 +71,7 @@ def _answer(answer: Answer, caller: socket.socket) -> dict[str, Any]:
         return {"error": str(error)}
 
 
-def ask(directory: Path, request: dict[str, Any]) -> Any:
+def ask(directory: Path, request: dict[str, object]) -> object:
     """Send a request to a running testbed and return its answer.
 
     Raises:

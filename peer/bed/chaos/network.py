@@ -96,7 +96,7 @@ class FaultyNetwork:
             self._process.join()
         self._process.close()
 
-    def _ask(self, request: dict[str, Any]) -> Any:
+    def _ask(self, request: dict[str, object]) -> Any:
         try:
             self.socket.sendall(json.dumps(request).encode() + b"\n")
             answer = self._answers.readline()

@@ -150,7 +150,7 @@ class _Tester:
         except (NeighborUnavailable, RemoteProtocolError) as error:
             return EdgeTest(neighbor, route, f"it answered, then failed: {printable(str(error))}", incoming)
 
-    async def _measured(self, link: NeighborLink, status: dict[str, Any], neighbor: int) -> EdgeTest:
+    async def _measured(self, link: NeighborLink, status: dict[str, object], neighbor: int) -> EdgeTest:
         trip_s = statistics.median([await _seconds(link.status) for _ in range(CALLS)])
 
         async def send(size_bytes: int) -> bool:
@@ -187,7 +187,7 @@ async def _rate(transfer: Callable[[int], Awaitable[bool]], trip_s: float, decla
         size_bytes = larger
 
 
-async def _reach(link: NeighborLink, patience_s: float) -> tuple[dict[str, Any] | None, str]:
+async def _reach(link: NeighborLink, patience_s: float) -> tuple[dict[str, object] | None, str]:
     """Return the neighbor's status, or None and why there is none; a tunnel may need some seconds until it is open."""
     loop = asyncio.get_running_loop()
     end = loop.time() + patience_s
@@ -202,7 +202,7 @@ async def _reach(link: NeighborLink, patience_s: float) -> tuple[dict[str, Any] 
         await asyncio.sleep(PAUSE_S)
 
 
-async def _round_s(link: NeighborLink, status: dict[str, Any]) -> float | None:
+async def _round_s(link: NeighborLink, status: dict[str, object]) -> float | None:
     """Return the median seconds of a neighbor's last rounds; None if it reports none."""
     done = status.get("round_index")
     if not isinstance(done, int) or done < 1:
@@ -216,7 +216,7 @@ async def _round_s(link: NeighborLink, status: dict[str, Any]) -> float | None:
     return None
 
 
-def _seen_by(status: dict[str, Any], peer_id: int) -> str:
+def _seen_by(status: dict[str, object], peer_id: int) -> str:
     states = status.get("neighbors")
     state = states.get(str(peer_id)) if isinstance(states, dict) else None
     return "" if state == "alive" else f"it says that this peer is {printable(str(state or 'unknown'))}"

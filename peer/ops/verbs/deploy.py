@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -32,13 +32,13 @@ Options = Annotated[
 ]
 
 
-def _shards(metavar: str, place: str) -> Any:
+def _shards(metavar: str, place: str) -> object:
     """Return the option that gives each peer its own shard."""
     files = "peer-<id>.safetensors, as peer data split writes them; each peer can read its own"
     return typer.Option(metavar=metavar, help=f"{place} with {files}.")
 
 
-def _data(metavar: str, source: str) -> Any:
+def _data(metavar: str, source: str) -> object:
     """Return the option that lets data in."""
     return typer.Option(
         metavar=f"{metavar}[:PATH]",

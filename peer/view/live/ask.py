@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from coordinator_free_bootstrap import Graph, Manifest, load_graph
 from coordinator_free_bootstrap.errors import (
@@ -213,7 +212,7 @@ def plaintext_status(address: str, proxy: HttpProxy | None = None) -> PeerStatus
         raise NeighborUnavailable(f"{address}: {why_unusable(error)}") from error
 
 
-def in_json(peer: PeerState) -> Any:
+def in_json(peer: PeerState) -> object:
     """Return what is known of a peer as a JSON value: its status, the summary of a peer that has ended, or why it is silent."""
     if not peer.silent:
         return peer.summary if peer.answer is None else peer.answer

@@ -72,7 +72,7 @@ def _what(exported: Exported, metadata: Mapping[str, str]) -> str:
     return f"{how}, trained by federated learning between peers without a server, with the algorithm {algorithm}."
 
 
-def _file(exported: Exported, metadata: Mapping[str, str]) -> list[tuple[str, Any]]:
+def _file(exported: Exported, metadata: Mapping[str, str]) -> list[tuple[str, object]]:
     trained, frozen, buffers = exported.parameters
     weights = [("weights of the models", ", ".join(f"{w:.6g}" for w in exported.weights))] if exported.weights else []
     return [
@@ -88,7 +88,7 @@ def _file(exported: Exported, metadata: Mapping[str, str]) -> list[tuple[str, An
     ]
 
 
-def _data(manifest: Manifest, metadata: Mapping[str, str], peer: PeerRun) -> list[tuple[str, Any]]:
+def _data(manifest: Manifest, metadata: Mapping[str, str], peer: PeerRun) -> list[tuple[str, object]]:
     return [
         ("task", manifest.task),
         ("options of the task", manifest.task_options or "none"),
@@ -99,7 +99,7 @@ def _data(manifest: Manifest, metadata: Mapping[str, str], peer: PeerRun) -> lis
     ]
 
 
-def _algorithm(manifest: Manifest, metadata: Mapping[str, str]) -> list[tuple[str, Any]]:
+def _algorithm(manifest: Manifest, metadata: Mapping[str, str]) -> list[tuple[str, object]]:
     return [
         ("algorithm", metadata.get("algorithm", manifest.algorithm)),
         ("options", manifest.options or "none"),

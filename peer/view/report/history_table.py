@@ -17,7 +17,7 @@ def rows(run: RunFiles) -> list[dict[str, Any]]:
     ]
 
 
-def row_of(peer_id: int, line: Mapping[str, Any], true_cluster: int | None) -> dict[str, Any]:
+def row_of(peer_id: int, line: Mapping[str, Any], true_cluster: int | None) -> dict[str, object]:
     """Return one row: the fields of a round line, nested ones with dotted names, with the peer and its true cluster."""
     fields = {key: value for key, value in line.items() if key != "kind"}
     return {"peer_id": peer_id, "round_index": line["round_index"], **dict(flat(fields)), "true_cluster": true_cluster}

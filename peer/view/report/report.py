@@ -80,7 +80,7 @@ def _report(run: RunFiles, target: float | None) -> Report:
     return Report(run, finite(values))
 
 
-def _metrics(run: RunFiles, notes: list[str]) -> dict[str, Any]:
+def _metrics(run: RunFiles, notes: list[str]) -> dict[str, object]:
     """Return `METRICS`; a value whose package is not installed is None, with a note."""
     values: dict[str, Any] = {}
     missing: dict[str, list[str]] = {}
@@ -251,7 +251,7 @@ def reached(run: RunFiles, target: float) -> dict[str, float | None]:
     return {"target": target, "rounds": None, "seconds": None, "payload_bytes_per_peer": None}
 
 
-def peer_row(peer: PeerRun) -> dict[str, Any]:
+def peer_row(peer: PeerRun) -> dict[str, object]:
     """Return one peer's row of the report."""
     known = {
         key: peer.last.get(key) for key in ("metric_value", "loss", "cluster_index", "true_cluster", "incarnation")
@@ -298,7 +298,7 @@ def _state_notes(run: RunFiles) -> list[str]:
     return notes
 
 
-METRICS: dict[str, Callable[[RunFiles], Any]] = {
+METRICS: dict[str, Callable[[RunFiles], object]] = {
     "state": state,
     "states": lambda run: dict(sorted(states({peer.peer_id: peer.state for peer in run.peers}).items())),
     "refusals": refusals,

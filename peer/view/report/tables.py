@@ -125,7 +125,7 @@ def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     others = values["models_others_would_send"]
     if others is not None:
         yield "for comparison", f"DFCA would send {others['dfca']} models, FedEM {others['fedem']}"
-    counts = f"{values['selections_sent']} sent, with {megabytes(values['sketch_bytes_sent'])} of sketches"
+    counts = f"{values['selections_sent']} sent; {megabytes(values['number_bytes_sent'])} of numbers"
     yield "selections", f"{counts}; {values['models_unused']} models received unused"
 
 

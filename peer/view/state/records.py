@@ -93,7 +93,7 @@ OBSERVED_LINES: dict[str, type] = {"status": StatusLine, "silent": SilentLine, "
 
 
 @cache
-def _check(record: type) -> TypeAdapter[Any]:
+def _check(record: type) -> TypeAdapter[object]:
     return TypeAdapter(record)
 
 

@@ -11,6 +11,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import methodcaller
 from pathlib import Path
 from types import TracebackType
 
@@ -134,9 +135,9 @@ def follow(directory: Path, exports: Sequence[str]) -> None:
             failed.append(error)
             trackers.pop(name, None)
 
-    def each(step: Callable[..., object], *arguments: object) -> None:
+    def each(step: Callable[[Tracker], object]) -> None:
         for name, tracker in [*trackers.items()]:
-            attempt(name, step, tracker, *arguments)
+            attempt(name, step, tracker)
 
     for name in exports:
         attempt(name, lambda name: trackers.update({name: opened(name)}), name)
@@ -146,14 +147,14 @@ def follow(directory: Path, exports: Sequence[str]) -> None:
         rows = feed.read()
         if not begun and (rows or ended):
             about, begun = feed.about(rows), True
-            each(Tracker.begin, about)
+            each(methodcaller("begin", about))
         everyone = list(feed.everyone.completed(ended=ended))
         if rows or everyone:
-            each(Tracker.take, rows, everyone)
+            each(methodcaller("take", rows, everyone))
     for problem in feed.problems:
         print(f"warning: {problem}", file=sys.stderr, flush=True)
     report = build_report(directory)
-    each(Tracker.close, report)
+    each(methodcaller("close", report))
     if failed:
         raise failed[0]
 

@@ -113,36 +113,34 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ...) -> None: ...
 
 class SelectRequest(_message.Message):
-    __slots__ = ("sender", "incarnation", "round_index", "selected", "scalars", "sketch", "declines")
+    __slots__ = ("sender", "incarnation", "round_index", "selected", "numbers", "declines")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
-    SCALARS_FIELD_NUMBER: _ClassVar[int]
-    SKETCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
     DECLINES_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     round_index: int
     selected: int
-    scalars: _containers.RepeatedScalarFieldContainer[float]
-    sketch: bytes
+    numbers: bytes
     declines: bool
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., selected: _Optional[int] = ..., scalars: _Optional[_Iterable[float]] = ..., sketch: _Optional[bytes] = ..., declines: _Optional[bool] = ...) -> None: ...
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., selected: _Optional[int] = ..., numbers: _Optional[bytes] = ..., declines: _Optional[bool] = ...) -> None: ...
 
 class PassRequest(_message.Message):
-    __slots__ = ("sender", "incarnation", "round_index", "step", "scalars")
+    __slots__ = ("sender", "incarnation", "round_index", "step", "numbers")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
-    SCALARS_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     round_index: int
     step: int
-    scalars: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., scalars: _Optional[_Iterable[float]] = ...) -> None: ...
+    numbers: bytes
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., numbers: _Optional[bytes] = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
     __slots__ = ("refusal",)
@@ -151,7 +149,7 @@ class Acknowledgement(_message.Message):
     def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("sender", "incarnation", "round_index", "step", "slot", "index", "total", "sample_count", "mass", "scalars", "size_bytes", "encoding", "base")
+    __slots__ = ("sender", "incarnation", "round_index", "step", "slot", "index", "total", "sample_count", "mass", "numbers", "size_bytes", "encoding", "base")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -161,7 +159,7 @@ class ModelHeader(_message.Message):
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     MASS_FIELD_NUMBER: _ClassVar[int]
-    SCALARS_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
@@ -174,11 +172,11 @@ class ModelHeader(_message.Message):
     total: int
     sample_count: int
     mass: float
-    scalars: _containers.RepeatedScalarFieldContainer[float]
+    numbers: bytes
     size_bytes: int
     encoding: Encoding
     base: int
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[int] = ..., index: _Optional[int] = ..., total: _Optional[int] = ..., sample_count: _Optional[int] = ..., mass: _Optional[float] = ..., scalars: _Optional[_Iterable[float]] = ..., size_bytes: _Optional[int] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., base: _Optional[int] = ...) -> None: ...
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[int] = ..., index: _Optional[int] = ..., total: _Optional[int] = ..., sample_count: _Optional[int] = ..., mass: _Optional[float] = ..., numbers: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., base: _Optional[int] = ...) -> None: ...
 
 class ModelEnd(_message.Message):
     __slots__ = ("digest",)

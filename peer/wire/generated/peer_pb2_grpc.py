@@ -97,7 +97,7 @@ class PeerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Sent when no other message was sent for `timeouts.heartbeat_s`.
+        """Sent when no other message was sent for the heartbeat interval.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,14 +118,14 @@ class PeerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PushModel(self, request_iterator, context):
-        """Send one model: header, chunks, end; a small one in one frame.
+        """Send one model: a stream of frames.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PullModel(self, request, context):
-        """Fetch one model, to catch up: header, chunks, end.
+        """Fetch one model, to catch up.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

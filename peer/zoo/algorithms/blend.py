@@ -38,7 +38,7 @@ from peer.algorithms.seeding import obstacle_to_seeds
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import Offer
-from peer.core.messages import ModelHeader, Select
+from peer.core.messages import ModelHeader, Numbers, Select
 
 
 class BlendOptions(DfcaOptions):
@@ -134,13 +134,15 @@ class Blend(Dfca[BlendOptions, BlendState]):
         found = super().offers(state, round_index, step, neighbor, select)
         if self.warming_up(round_index) or self.seeding(round_index) or not state.pooled:
             return found
-        return tuple(offer if offer.slot == self.shared else replace(offer, scalars=state.pooled) for offer in found)
+        return tuple(
+            offer if offer.slot == self.shared else replace(offer, numbers=Numbers.of(state.pooled)) for offer in found
+        )
 
     def rejects(self, state: BlendState, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse what DFCA refuses, and numbers that are no weights."""
         rejection = super().rejects(state, header, select)
-        if rejection is None and header.scalars and not self.warming_up(header.round_index):
-            found, total = header.scalars, sum(header.scalars)
+        if rejection is None and header.numbers and not self.warming_up(header.round_index):
+            found, total = header.numbers, sum(header.numbers)
             if len(found) != self.held or min(found) < 0 or abs(total - 1) > 1e-6:
                 expected = f"expected {self.held} weights from 0 with the sum 1"
                 return Refusal(RefusalCode.MALFORMED, f"{expected}, got {len(found)} numbers with the sum {total:g}")
@@ -214,9 +216,9 @@ class Blend(Dfca[BlendOptions, BlendState]):
         if not state.chosen or not state.trained:
             return None
         arrived = [
-            arrival.header.scalars
+            tuple(arrival.header.numbers)
             for arrival in sorted(workspace.arrivals, key=lambda arrival: arrival.header.sender)
-            if arrival.header.slot == state.cluster_index and len(arrival.header.scalars) == self.held
+            if arrival.header.slot == state.cluster_index and len(arrival.header.numbers) == self.held
         ]
         return tuple(np.mean([state.pooled, *arrived], axis=0).tolist())
 

@@ -38,10 +38,10 @@ class OwnNearCenters(Algorithm[OptionsT, StateT]):
             return Refusal(
                 RefusalCode.SLOT_OUT_OF_RANGE, f"slot: expected {self.own}, the sender's own model, got {header.slot}"
             )
-        problem = self.wrong_scalars(header)
+        problem = self.wrong_numbers(header)
         return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, problem) if problem else None
 
-    def wrong_scalars(self, header: ModelHeader) -> str:
+    def wrong_numbers(self, header: ModelHeader) -> str:
         """Return what is wrong with the numbers in a header, and what is allowed; "": nothing."""
         raise NotImplementedError
 

@@ -95,7 +95,7 @@ class Cgpfl(CgpflDecisions):
             self.merge(workspace)  # of a step without models: nothing
         state = workspace.state
         if kind == "costs" and state.costs:
-            told = [(numbers, self.metropolis(n)) for n, numbers in sorted(workspace.told.items())]
+            told = [(tuple(numbers), self.metropolis(n)) for n, numbers in sorted(workspace.told.items())]
             state = replace(state, costs=tuple(cluster_count.mixed(state.costs, told)))
         elif kind == "align":
             state = self._align(workspace)
@@ -124,11 +124,11 @@ class Cgpfl(CgpflDecisions):
         if t == 0:
             self._keep_points(workspace, [(header.sender, model, header.sample_count) for header, model in kept])
         elif kept:  # this peer has learned K by now
-            count = int(kept[0][0].scalars[1])
+            count = int(kept[0][0].numbers[1])
             workspace.state = replace(workspace.state, clusters=count, label=self._nearest(workspace, count))
             for header, model in kept:
-                if header.scalars[1] == count:
-                    models.fold(int(header.scalars[0]), model, self.mixing_weight(header.sender))
+                if header.numbers[1] == count:
+                    models.fold(int(header.numbers[0]), model, self.mixing_weight(header.sender))
             super().merge(workspace)
         self._keep_share(workspace, before)
         workspace.state = replace(workspace.state, averaging=False)

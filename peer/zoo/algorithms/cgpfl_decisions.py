@@ -18,15 +18,14 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.labels import Anchor
 from peer.algorithms.saved_state import array
-from peer.algorithms.sketches import Sketches
+from peer.algorithms.sketches import Sketches, refuse_rows, rows
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
-from peer.core.messages import ModelHeader, Pass, Select
+from peer.core.messages import NO_NUMBERS, NUMBERS_MAX, ModelHeader, Numbers, Pass, Select
 from peer.zoo.algorithms.centers import OwnNearCenters
 from peer.zoo.algorithms.cluster_count import wrong_curve
 from peer.zoo.algorithms.local_rounds import LocalRoundsOptions, check_local_rounds
 
-NUMBERS_MAX = 4096  # in one pass, as the wire allows
 GOSSIP_STEPS_PER_EDGE = 3  # gossip steps for each edge of the graph's diameter
 Kind = Literal["models", "costs", "align"]
 
@@ -176,16 +175,16 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
             return (Offer(self.own, state.sample_count),)
         if not self.knows_count(state) or state.label is None:
             return ()
-        return (Offer(self.own, state.sample_count, scalars=(float(state.label), float(self.count(state)))),)
+        return (Offer(self.own, state.sample_count, numbers=Numbers.of(state.label, self.count(state))),)
 
-    def wrong_scalars(self, header: ModelHeader) -> str:
+    def wrong_numbers(self, header: ModelHeader) -> str:
         """Return what is wrong with a label and a number of clusters."""
-        scalars = header.scalars
+        numbers = header.numbers
         if header.round_index == 0:
-            return f"label and K: expected none in round 0, got {scalars}" if scalars else ""
+            return f"label and K: expected none in round 0, got {numbers}" if numbers else ""
         counts = range(1, self.clusters + 1) if self.auto else range(self.clusters, self.clusters + 1)
-        if len(scalars) != 2 or scalars[1] not in counts or scalars[0] not in range(int(scalars[1])):
-            return f"expected a label from 0 to K - 1, and K from {counts[0]} to {counts[-1]}, got {scalars}"
+        if len(numbers) != 2 or numbers[1] not in counts or numbers[0] not in range(int(numbers[1])):
+            return f"expected a label from 0 to K - 1, and K from {counts[0]} to {counts[-1]}, got {numbers}"
         return ""
 
     def targets(self, state: CgpflState, header: ModelHeader) -> tuple[Target, ...] | None:
@@ -194,9 +193,9 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
             return () if state.round_index == 0 else None
         if not self.knows_count(state):
             return ()
-        if header.scalars[1] != self.count(state):
+        if header.numbers[1] != self.count(state):
             return None
-        return (Target(int(header.scalars[0]), self.mixing_weight(header.sender)),)
+        return (Target(int(header.numbers[0]), self.mixing_weight(header.sender)),)
 
     @property
     def first_label(self) -> int | None:
@@ -210,43 +209,42 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
             return 0.0
         return self.own_weight(folded)
 
-    def tells(self, state: CgpflState, round_index: int, step: int) -> tuple[float, ...]:
+    def tells(self, state: CgpflState, round_index: int, step: int) -> Numbers:
         """Return the cost curve, or anchor, hops, K and the sketches of the K centers; nothing without centers."""
         if self.kind(round_index, step) == "costs":
-            return state.costs
+            return Numbers.of(state.costs)
         if self.kind(round_index, step) != "align" or state.anchor is None or state.sketches is None:
-            return ()
-        return (*map(float, state.anchor), float(self.count(state)), *state.sketches.ravel().tolist())
+            return NO_NUMBERS
+        return Numbers.of(state.anchor, self.count(state), state.sketches)
 
     def rejects_pass(self, state: CgpflState, message: Pass) -> Refusal | None:
         """Refuse numbers in a step without them, cost curves out of range, and anchors or sketches that cannot be."""
-        numbers, kind = message.scalars, self.kind(message.round_index, message.step)
+        numbers, kind = message.numbers, self.kind(message.round_index, message.step)
         if not numbers or kind == "models":
             return super().rejects_pass(state, message)
         if kind == "costs":
-            problem = wrong_curve(numbers, self.count_max)
+            problem = wrong_curve(tuple(numbers), self.count_max)
             return Refusal(RefusalCode.MALFORMED, problem) if problem else None
-        known = numbers[0] in self.graph and len(numbers) > 2 and numbers[1] in range(len(self.graph.nodes))
+        known = len(numbers) > 2 and numbers[0] in self.graph and numbers[1] in range(len(self.graph.nodes))
         if not known:
-            return Refusal(RefusalCode.MALFORMED, f"anchor and hops: expected those of this graph, got {numbers[:2]}")
+            sentence = f"anchor and hops: expected those of this graph, got {tuple(numbers)[:2]}"
+            return Refusal(RefusalCode.MALFORMED, sentence)
         counts = range(1, self.clusters + 1) if self.auto else range(self.clusters, self.clusters + 1)
-        if numbers[2] not in counts or len(numbers) != 3 + int(numbers[2]) * self.options.sketch_size:
-            expected = f"K from {counts[0]} to {counts[-1]} with {self.options.sketch_size} numbers for each cluster"
-            got = f"K {numbers[2]:g} with {len(numbers) - 3} numbers"
-            return Refusal(RefusalCode.WRONG_SIZE, f"sketches: expected {expected}, got {got}")
-        return None
+        if numbers[2] not in counts:
+            return Refusal(RefusalCode.WRONG_SIZE, f"K: expected {counts[0]} to {counts[-1]}, got {numbers[2]:g}")
+        return refuse_rows(numbers.array[3:], int(numbers[2]), self.options.sketch_size)
 
 
-def anchor_in(numbers: tuple[float, ...]) -> Anchor:
+def anchor_in(numbers: Numbers) -> Anchor:
     """Return the anchor in the numbers of an alignment."""
     return Anchor(int(numbers[0]), int(numbers[1]))
 
 
-def count_in(numbers: tuple[float, ...]) -> int:
+def count_in(numbers: Numbers) -> int:
     """Return K in the numbers of an alignment."""
     return int(numbers[2])
 
 
-def sketches_in(numbers: tuple[float, ...]) -> Sketches:
+def sketches_in(numbers: Numbers) -> Sketches:
     """Return the sketches in the numbers of an alignment, float32 [K, q]."""
-    return np.array(numbers[3:], np.float32).reshape(count_in(numbers), -1)
+    return rows(numbers.array[3:], count_in(numbers))

@@ -29,7 +29,7 @@ from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
-from peer.core.messages import ModelHeader, Select
+from peer.core.messages import ModelHeader, Numbers, Select
 from peer.zoo.algorithms.centers import OwnNearCenters
 
 
@@ -88,11 +88,11 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
         """Offer w with u, or with the flags of the centers that it drew; nothing if it drew none."""
         if not state.trained or not any(state.shares):
             return ()
-        return (Offer(self.own, state.sample_count, scalars=state.shares),)
+        return (Offer(self.own, state.sample_count, numbers=Numbers.of(state.shares)),)
 
-    def wrong_scalars(self, header: ModelHeader) -> str:
+    def wrong_numbers(self, header: ModelHeader) -> str:
         """Return what is wrong with shares that are no importances (or no flags)."""
-        shares, most = header.scalars, 1 + self.clusters * self.options.sigma
+        shares, most = header.numbers, 1 + self.clusters * self.options.sigma
         if len(shares) != self.clusters:
             return f"shares: expected {self.clusters}, one for each cluster, got {shares}"
         if self.options.variant == "select":
@@ -104,7 +104,7 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
     def targets(self, state: FedSoftState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold w_j into every center s with weight u_js n_j, or 1 where it drew s."""
         count = header.sample_count if self.options.variant == "weighted" else 1
-        return tuple(Target(s, share * count) for s, share in enumerate(header.scalars) if share > 0)
+        return tuple(Target(s, share * count) for s, share in enumerate(header.numbers) if share > 0)
 
     def own_share(self, state: FedSoftState, cluster: int, folded: float) -> float:
         """Return the weight of the own w in a center; 0 before its first training."""

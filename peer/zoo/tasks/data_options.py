@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,7 +18,7 @@ class DataOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @classmethod
-    def complete(cls, given: Mapping[str, object]) -> dict[str, Any]:
+    def complete(cls, given: Mapping[str, object]) -> dict[str, object]:
         """Return the given options, unchecked, and the defaults of the others."""
         defaults = {name: field.get_default(call_default_factory=True) for name, field in cls.model_fields.items()}
         return {**defaults, **given}

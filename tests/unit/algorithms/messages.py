@@ -9,7 +9,7 @@ from peer.core.messages import WIRE_VERSION, Hello, ModelHeader, Phase, Select
 
 def header(sender: int = 1, slot: int = 0, round_index: int = 3, **changes: Any) -> ModelHeader:
     """Return a valid header with changes."""
-    fields: dict[str, Any] = dict(incarnation=1, step=0, index=0, total=1, sample_count=1, mass=1.0, scalars=())
+    fields: dict[str, Any] = dict(incarnation=1, step=0, index=0, total=1, sample_count=1, mass=1.0)
     return ModelHeader(
         sender=sender, slot=slot, round_index=round_index, size_bytes=4, encoding="float32", **(fields | changes)
     )

@@ -23,7 +23,7 @@ from peer.core.arrivals import Arrival
 from peer.core.decisions import Offer
 from peer.core.effects import Target
 from peer.core.engine import make_hello
-from peer.core.messages import ModelHeader, Pass, Select
+from peer.core.messages import ModelHeader, Numbers, Pass, Select
 from tests.unit.algorithms.engines import SAME, World
 from tests.unit.algorithms.messages import header
 
@@ -48,18 +48,18 @@ class SameParity(Algorithm[NoOptions, ParityState]):
 
     def selects(self, state, round_index):
         slot = state.selected
-        sketch = np.full(3, slot, "<f4").tobytes()
-        return None if slot < 0 else Select(self.peer_id, 0, round_index, slot, (1.0 + self.peer_id,), sketch)
+        numbers = Numbers.of(1.0 + self.peer_id, np.full(3, slot))
+        return None if slot < 0 else Select(self.peer_id, 0, round_index, slot, numbers)
 
     def rejects_select(self, state, select):
-        if select.selected < 0 or len(select.scalars) != 1 or not 0 < select.scalars[0] <= len(self.graph.nodes):
-            return Refusal(RefusalCode.MALFORMED, f"slot {select.selected} with scalars {select.scalars}")
-        if len(select.sketch) != 12:
-            return Refusal(RefusalCode.WRONG_SIZE, f"a sketch of {len(select.sketch)} bytes; 12 are allowed")
+        if select.selected < 0 or not select.numbers or not 0 < select.numbers[0] <= len(self.graph.nodes):
+            return Refusal(RefusalCode.MALFORMED, f"slot {select.selected} with numbers {select.numbers}")
+        if len(select.numbers) != 4:
+            return Refusal(RefusalCode.WRONG_SIZE, f"{len(select.numbers)} numbers; 4 are allowed")
         return None
 
     def agrees(self, state, round_index, selections):
-        same = [(n, select.scalars[0]) for n, select in selections.items() if select.selected == state.selected]
+        same = [(n, select.numbers[0]) for n, select in selections.items() if select.selected == state.selected]
         return replace(state, weights=tuple(same))
 
     def offers(self, state, round_index, step, neighbor, select):
@@ -130,7 +130,7 @@ def test_lockstep_models_go_to_all_co_selectors_and_only_to_them(kind):
     assert not [m for *_, m in world.sent if isinstance(m, Pass)], "a selection says it all"
 
 
-def test_scalars_decide_weights_and_sketches_reach_the_close():
+def test_numbers_decide_weights_and_reach_the_close():
     graph = graph_of()
     world = Recorded(graph).run()
     assert_complete(world)
@@ -142,11 +142,11 @@ def test_scalars_decide_weights_and_sketches_reach_the_close():
     for (peer, t), selections in world.closed.items():
         assert set(selections) == set(graph.neighbors(peer))
         for sender, select in selections.items():
-            assert (select.selected, select.scalars) == (SameParity.slot_of(sender, t), (1.0 + sender,))
-            assert np.frombuffer(select.sketch, "<f4").tolist() == [select.selected] * 3
+            assert select.selected == SameParity.slot_of(sender, t)
+            assert tuple(select.numbers) == (1.0 + sender, *[select.selected] * 3)
     engine = world.engines[0]
     assert engine.state.totals["selections_sent"] == 3 * ROUNDS
-    assert engine.state.totals["sketch_bytes_sent"] == 12 * 3 * ROUNDS
+    assert engine.state.totals["number_bytes_sent"] == 8 * 4 * 3 * ROUNDS
 
 
 @pytest.mark.parametrize("pace", ["lockstep", "async"])
@@ -204,7 +204,7 @@ def test_lockstep_late_selection_is_answered_once():
     assert pushed(step(ev.SelectReceived(select[2]))) == []
 
 
-GOOD = Select(1, 1, 3, 0, (2.0,), bytes(12))
+GOOD = Select(1, 1, 3, 0, Numbers.of(2.0, [0.0] * 3))
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ GOOD = Select(1, 1, 3, 0, (2.0,), bytes(12))
         ({"selected": 1}, RefusalCode.CONTRADICTS_SELECTION),
         ({"round_index": 4, "selected": 2}, RefusalCode.SLOT_OUT_OF_RANGE),
         ({"round_index": 4, "selected": -1}, RefusalCode.MALFORMED),
-        ({"round_index": 4, "scalars": ()}, RefusalCode.MALFORMED),
-        ({"round_index": 4, "scalars": (float("nan"),)}, RefusalCode.MALFORMED),
-        ({"round_index": 4, "sketch": bytes(8)}, RefusalCode.WRONG_SIZE),
+        ({"round_index": 4, "numbers": Numbers()}, RefusalCode.MALFORMED),
+        ({"round_index": 4, "numbers": Numbers.of(float("nan"), [0.0] * 3)}, RefusalCode.MALFORMED),
+        ({"round_index": 4, "numbers": Numbers.of(2.0, [0.0] * 2)}, RefusalCode.WRONG_SIZE),
         ({"round_index": ROUNDS}, RefusalCode.ROUND_OUT_OF_RANGE),
         ({"incarnation": 0}, RefusalCode.OLD_INCARNATION),
         ({"incarnation": 2}, RefusalCode.NO_HANDSHAKE),

@@ -10,7 +10,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.arrivals import Arrival
 from peer.core.engine import Engine
-from peer.core.messages import Outcome, Pass, Select
+from peer.core.messages import Numbers, Outcome, Pass, Select
 from tests.simulation.options import Options, manifest
 from tests.simulation.world import World
 from tests.unit.algorithms.engines import World as Engines
@@ -122,7 +122,7 @@ def test_a_model_that_was_not_asked_for_is_not_read():
         (2, {}, None),
         (2, {"declines": True}, None),
         (2, {"selected": 0}, RefusalCode.MALFORMED),
-        (2, {"scalars": (1.0,)}, RefusalCode.MALFORMED),
+        (2, {"numbers": Numbers.of(1.0)}, RefusalCode.MALFORMED),
         (0, {}, RefusalCode.MALFORMED),
         (0, {"declines": True}, RefusalCode.MALFORMED),
     ],

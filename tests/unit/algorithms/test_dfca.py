@@ -14,7 +14,7 @@ from peer.algorithms.dfca import Dfca, DfcaState
 from peer.algorithms.work import perform
 from peer.algorithms.workspace import FoldedArrival, Workspace
 from peer.core.effects import Target, Work
-from peer.core.messages import ModelHeader
+from peer.core.messages import ModelHeader, Numbers
 from peer.core.model_store import ModelStore
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
@@ -229,7 +229,7 @@ def test_relaying_keeps_the_sum_of_masses_and_of_weighted_models():
         for i in graph.ids:
             for n in graph.neighbors(i):
                 for offer, theta in offers[n]:
-                    header = header_of(sender=n, slot=offer.slot, mass=offer.mass, scalars=offer.scalars, step=step)
+                    header = header_of(sender=n, slot=offer.slot, mass=offer.mass, numbers=offer.numbers, step=step)
                     (target,) = algorithms[i].targets(workspaces[i].state, header)
                     workspaces[i].models.fold(target.slot, theta, target.weight)
                     workspaces[i].arrivals.append(FoldedArrival(header))
@@ -243,7 +243,7 @@ def test_relaying_keeps_the_sum_of_masses_and_of_weighted_models():
 def header_of(**changes):
     fields = {
         **{"sender": 1, "incarnation": 1, "round_index": 0, "step": 0, "slot": 0, "index": 0, "total": 1},
-        **{"sample_count": 4, "mass": 1.0, "scalars": (), "size_bytes": 24, "encoding": "float32"},
+        **{"sample_count": 4, "mass": 1.0, "size_bytes": 24, "encoding": "float32"},
     }
     return ModelHeader(**(fields | changes))
 
@@ -256,16 +256,16 @@ def header_of(**changes):
         ({"mass": 0.0}, RefusalCode.WEIGHT_OUT_OF_RANGE),
         ({"mass": 3.5}, RefusalCode.WEIGHT_OUT_OF_RANGE),
         ({"mass": float("nan")}, RefusalCode.WEIGHT_OUT_OF_RANGE),
-        ({"scalars": ()}, RefusalCode.MALFORMED),
-        ({"scalars": (1.0, 2.0)}, RefusalCode.MALFORMED),
-        ({"scalars": (float("inf"),)}, RefusalCode.MALFORMED),
+        ({"numbers": Numbers()}, RefusalCode.MALFORMED),
+        ({"numbers": Numbers.of(1.0, 2.0)}, RefusalCode.MALFORMED),
+        ({"numbers": Numbers.of(float("inf"))}, RefusalCode.MALFORMED),
         ({}, None),
         ({"mass": 3.0}, None),
     ],
 )
 def test_header_of_a_relayed_model_is_checked(changes, code):
     algorithm, _ = algorithm_and_workspace(options={"warmup_rounds": 1})
-    rejection = algorithm.rejects({}, header_of(**({"scalars": (0.5,)} | changes)), None)
+    rejection = algorithm.rejects({}, header_of(**({"numbers": Numbers.of(0.5)} | changes)), None)
     assert (rejection.code if rejection else None) == code
 
 
@@ -288,7 +288,7 @@ def test_diverged_model_relays_a_loss_that_neighbors_accept(loss):
     workspace.state = DfcaState(sample_count=4, cluster_index=0, losses=(loss, 1.0))
     do(algorithm, workspace, "assign", round_index=1)
     (offer,) = algorithm.offers(workspace.state, 1, 0, 1, None)
-    assert algorithm.rejects({}, header_of(round_index=1, scalars=offer.scalars), None) is None
+    assert algorithm.rejects({}, header_of(round_index=1, numbers=offer.numbers), None) is None
 
 
 def test_empty_cluster_gets_the_peers_of_high_loss_from_the_largest_cluster():

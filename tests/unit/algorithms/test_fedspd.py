@@ -16,6 +16,7 @@ from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdState
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.registry import algorithms
+from peer.core.messages import Numbers
 from tests.oracle.fedspd import Data, Oracle, Settings
 from tests.tools.simulated import finish, peers_of, run
 from tests.unit.algorithms.messages import header, selection
@@ -227,32 +228,39 @@ def test_a_model_without_a_matching_selection_is_refused():
 
 def test_a_claimed_degree_is_checked():
     subject = fedspd(graph_of(mix="metropolis"))
-    for scalars in ((), (0.0,), (3.0,), (1.5,), (float("nan"),), (1.0, 1.0)):
-        assert subject.rejects({}, header(scalars=scalars), selection()).code is RefusalCode.WEIGHT_OUT_OF_RANGE, (
-            scalars
-        )
-    assert subject.rejects({}, header(scalars=(2.0,)), selection()) is None
+    for numbers in ((), (0.0,), (3.0,), (1.5,), (float("nan"),), (1.0, 1.0)):
+        assert (
+            subject.rejects({}, header(numbers=Numbers.of(numbers)), selection()).code
+            is RefusalCode.WEIGHT_OUT_OF_RANGE
+        ), numbers
+    assert subject.rejects({}, header(numbers=Numbers.of(2.0)), selection()) is None
 
 
 def test_a_selection_has_a_cluster_and_complete_sketches_or_none():
     subject = fedspd(graph_of(options={"sketch_size": 4}))
-    sketch = bytes(4 * 4 * 2)
-    good = [selection(), selection(round_index=1, scalars=(2.0, 1.0), sketch=sketch)]
-    assert [subject.rejects_select({}, a) for a in good] == [None] * 2
+    rows = [0.5] * 4 * 2
+
+    def aligning(*numbers, round_index=1, selected=0):
+        return selection(round_index=round_index, selected=selected, numbers=Numbers.of(*numbers))
+
+    good = [selection(), aligning(2, 1, rows), aligning(2, 1, np.float32([3.4e38] * 8))]
+    assert [subject.rejects_select({}, a) for a in good] == [None] * 3
     bad = {
         RefusalCode.MALFORMED: [
             selection(selected=-1),
-            selection(selected=-1, sketch=sketch),
+            aligning(2, 1, rows, selected=-1),
             selection(round_index=0, selected=1),  # the round of all clusters has no selection
-            selection(round_index=1, scalars=(99.0, 0.0), sketch=sketch),  # no such peer
-            selection(round_index=1, scalars=(2.0, 6.0), sketch=sketch),  # more hops than the graph has
-            selection(round_index=1, scalars=(2.0,), sketch=sketch),
+            aligning(99, 0, rows),  # no such peer
+            aligning(2, 6, rows),  # more hops than the graph has
         ],
         RefusalCode.WRONG_SIZE: [
-            selection(round_index=1, scalars=(2.0, 1.0), sketch=sketch[4:]),
-            selection(round_index=2, scalars=(2.0, 1.0), sketch=sketch),  # not a round of alignment
-            selection(round_index=1, scalars=(2.0, 1.0)),
+            aligning(2, 1, rows[1:]),
+            aligning(2, rows),
+            aligning(2, 1, rows, round_index=2),  # not a round of alignment
+            aligning(2, 1),
+            aligning(2),
         ],
+        RefusalCode.NON_FINITE: [aligning(2, 1, rows[1:], 1e39)],  # beyond float32
     }
     for code, announcements in bad.items():
         assert [subject.rejects_select({}, a).code for a in announcements] == [code] * len(announcements)
@@ -260,18 +268,24 @@ def test_a_selection_has_a_cluster_and_complete_sketches_or_none():
 
 def test_sketches_that_are_passed_on_name_each_peer_once():
     subject = fedspd(graph_of(options={"sketch_size": 4, "warm_rounds": 5, "hard_rounds": 1, "split": "updates"}))
-    row = bytes(16)
-    assert subject.rejects_select({}, selection(round_index=1, scalars=(2.0, 5.0), sketch=row * 2)) is None
+    row = [0.5] * 4
+
+    def relaying(*numbers):
+        return selection(round_index=1, numbers=Numbers.of(*numbers))
+
+    assert subject.rejects_select({}, relaying(2, row, 5, row)) is None
     assert subject.rejects_select({}, selection(round_index=1)) is None
     bad = {
         RefusalCode.WRONG_SIZE: [
-            selection(round_index=1, scalars=(2.0,), sketch=row * 2),
-            selection(round_index=1, scalars=(2.0, 5.0), sketch=row + b"1234"),
+            relaying(2, row, 5, row[1:]),
+            relaying(2, row[1:]),
+            relaying(2),
         ],
+        RefusalCode.NON_FINITE: [relaying(2, row, 5, row[1:], -1e39)],
         RefusalCode.MALFORMED: [
-            selection(round_index=1, scalars=(2.0, 2.0), sketch=row * 2),
-            selection(round_index=1, scalars=(2.5,), sketch=row),
-            selection(round_index=1, scalars=(9.0,), sketch=row),
+            relaying(2, row, 2, row),
+            relaying(2.5, row),
+            relaying(9, row),
             selection(round_index=0),  # no sketches are known yet, and no peer selects
         ],
     }

@@ -12,7 +12,7 @@ from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.arrivals import Arrival
-from peer.core.messages import ModelHeader, Outcome, Pass, Select
+from peer.core.messages import ModelHeader, Numbers, Outcome, Pass, Select
 from tests.unit.algorithms.engines import LOST, World
 from tests.unit.algorithms.messages import header
 
@@ -219,7 +219,9 @@ SELECTION = Select(1, 1, 2, 0)
         pytest.param(replace(SELECTION, selected=-1), RefusalCode.CONTRADICTS_SELECTION, id="none after one"),
         pytest.param(replace(SELECTION, round_index=3, selected=-1), RefusalCode.MALFORMED, id="none selected"),
         pytest.param(
-            replace(SELECTION, round_index=3, sketch=bytes(8)), RefusalCode.WRONG_SIZE, id="sketch of another size"
+            replace(SELECTION, round_index=3, numbers=Numbers.of([0.0] * 2)),
+            RefusalCode.WRONG_SIZE,
+            id="sketch of another size",
         ),
         pytest.param(replace(SELECTION, sender=5), RefusalCode.NOT_A_NEIGHBOR, id="no neighbor"),
     ],

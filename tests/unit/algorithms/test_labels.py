@@ -9,7 +9,7 @@ from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.algorithms import labels, mixture, sketches
 from peer.algorithms.labels import Anchor
-from peer.core.messages import Select
+from peer.core.messages import Numbers, Select
 from peer.core.model_store import SnapshotKey
 from tests.tools.simulated import finish, peers_of
 from tests.unit.algorithms.messages import header
@@ -73,10 +73,11 @@ def test_sketches_are_linear_and_the_same_at_every_peer():
     assert not np.allclose(sketches.sketch(models, None, 16, seed=2), one, atol=1)
 
 
-def test_a_packed_sketch_is_unpacked_bit_for_bit():
+def test_a_sent_sketch_is_read_bit_for_bit():
     found = sketches.sketch(vectors(2), None, 8, seed=1)
-    assert sketches.unpack(sketches.pack(found), 2).tobytes() == found.tobytes()
-    assert len(sketches.pack(found)) == 2 * 8 * 4
+    numbers = Numbers.of(7, found)
+    assert sketches.refuse_rows(numbers.array[1:], 2, 8) is None
+    assert sketches.rows(numbers.array[1:], 2).tobytes() == found.tobytes()
 
 
 # ---- matching and anchors --------------------------------------------------------------------------------------------------
@@ -101,14 +102,14 @@ def parent_of(own, selections):
 
 
 def test_the_smallest_anchor_over_the_fewest_hops_is_followed():
-    def said(n, anchor, hops, sketch=b"1234"):
-        return Select(n, 1, 1, 0, (float(anchor), float(hops)), sketch)
+    def said(n, anchor, hops):
+        return Select(n, 1, 1, 0, Numbers.of(anchor, hops, [0.5]))
 
     own = Anchor(5, 0)
     assert parent_of(own, {}) is None
     assert parent_of(own, {6: said(6, 6, 0), 7: said(7, 7, 0)}) is None
     assert parent_of(own, {6: said(6, 2, 3), 7: said(7, 2, 1), 3: said(3, 3, 0)}) == 7
-    assert parent_of(own, {3: said(3, 3, 0, b"")}) is None  # without a sketch there is nothing to match
+    assert parent_of(own, {3: Select(3, 1, 1, 0)}) is None  # without a sketch there is nothing to match
     assert parent_of(Anchor(2, 2), {7: said(7, 2, 1)}) == 7  # it keeps following its anchor
     assert parent_of(Anchor(2, 0), {7: said(7, 2, 1)}) is None  # the anchor itself never permutes
     assert parent_of(Anchor(0, 1), {7: said(7, 2, 0)}) is None
@@ -167,8 +168,8 @@ def test_a_permutation_does_not_change_snapshots():
     workspace.models.take_snapshot(key)
     offered = workspace.models.get_snapshot(key).copy()
     parents = [workspace.models.model(s) for s in (1, 2, 0)]
-    sketch = sketches.pack(sketches.sketch(parents, workspace.scratch["reference"], 256, workspace.manifest.seed))
-    workspace.selections = {0: Select(0, 1, 1, 0, (0.0, 0.0), sketch)}
+    sketch = sketches.sketch(parents, workspace.scratch["reference"], 256, workspace.manifest.seed)
+    workspace.selections = {0: Select(0, 1, 1, 0, Numbers.of(0, 0, sketch))}
     before = [workspace.models.model(s).copy() for s in range(3)]
     z = workspace.state.z.copy()
     state = algorithm._align(workspace, workspace.state)

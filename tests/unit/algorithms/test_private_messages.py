@@ -49,9 +49,9 @@ def numbers_sent(mix: str, options: dict) -> tuple[set[float], set[float]]:
         offers = [offer for n in graph.neighbors(0) for offer in algorithm.offers(state, t, 0, n, selections.get(n))]
         assert offers, "nothing was sent"
         for offer in offers:
-            sent |= {float(offer.sample_count), offer.mass, float(offer.slot), *offer.scalars}
+            sent |= {float(offer.sample_count), offer.mass, float(offer.slot), *offer.numbers}
         if select:
-            sent |= {float(select.selected), *select.scalars}
+            sent |= {float(select.selected), *select.numbers}
         perform(Work("close", t), algorithm, workspace, lambda: 0.0)
         counts |= {float(size) for size in cluster_sizes(workspace.state.z, 2) if size}
     return sent, counts

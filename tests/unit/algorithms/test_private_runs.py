@@ -13,7 +13,7 @@ from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.algorithms.work import perform
 from peer.algorithms.workspace import Workspace
 from peer.core.decisions import AlgorithmState
-from peer.core.messages import ModelHeader, Pass, Select
+from peer.core.messages import ModelHeader, Numbers, Pass, Select
 from peer.core.model_store import ModelStore
 from peer.core.schema import Schema, TensorSpec
 from tests.unit.algorithms.engines import World
@@ -73,13 +73,11 @@ class RealWork(World):
 
 
 def numbers(message):
-    """Return every number in a message, those of a sketch included."""
+    """Return every number in a message, those of the algorithm included."""
     found = []
     for field in fields(message):
         value = getattr(message, field.name)
-        if isinstance(value, bytes):
-            found += np.frombuffer(value, "<f4").tolist()
-        elif isinstance(value, tuple):
+        if isinstance(value, Numbers):
             found += value
         elif not isinstance(value, str):
             found.append(value)
@@ -102,7 +100,7 @@ def run_of(pace, **options):
     messages = [message for _, _, message in world.sent]
     assert {type(message) for message in messages} >= {Select, ModelHeader}
     assert any(isinstance(message, Pass) for message in messages) == (pace == "lockstep")
-    assert any(isinstance(message, Select) and message.sketch for message in messages)
+    assert any(isinstance(message, Select) and message.numbers for message in messages)
     return messages
 
 

@@ -15,7 +15,7 @@ from peer.algorithms.dfca import Dfca, DfcaState
 from peer.algorithms.learner import TrainingPlan
 from peer.algorithms.registry import check_algorithm
 from peer.algorithms.seeding import EMPTY, UNREACHED, Seeding, SeedingState
-from peer.core.messages import ModelHeader, Pass
+from peer.core.messages import ModelHeader, Numbers, Pass
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
 from tests.simulation.trainer import QuadraticLearner
@@ -181,7 +181,7 @@ def test_a_model_comes_in_the_second_half_of_the_steps_for_the_cluster_of_the_ro
     algorithm = Dfca(manifest(**SEEDS, clusters=3, rounds=9), 0, make_graph("line", 5))
     fields = {"sender": 1, "incarnation": 1, "round_index": 0, "step": 4, "slot": 0, "index": 0, "total": 1}
     header = ModelHeader(
-        **(fields | {"sample_count": 4, "mass": 1.0, "scalars": (), "size_bytes": 24, "encoding": "float32"} | changes)
+        **(fields | {"sample_count": 4, "mass": 1.0, "size_bytes": 24, "encoding": "float32"} | changes)
     )
     rejection = algorithm.rejects({}, header, None)
     assert (rejection.code if rejection else None) == code
@@ -203,10 +203,12 @@ def test_a_model_comes_in_the_second_half_of_the_steps_for_the_cluster_of_the_ro
 )
 def test_numbers_are_a_gain_a_peer_and_whether_a_gain_is_clear(step, numbers, refused):
     algorithm = Dfca(manifest(**SEEDS, clusters=3, rounds=9), 0, make_graph("line", 5))
-    rejection = algorithm.rejects_pass({}, Pass(1, 1, 0, step, numbers))
+    rejection = algorithm.rejects_pass({}, Pass(1, 1, 0, step, Numbers.of(numbers)))
     assert (rejection is not None) == refused
     assert rejection is None or rejection.code is RefusalCode.MALFORMED
-    assert algorithm.rejects_pass({}, Pass(1, 1, 3, 0, numbers)) is None or numbers, "a plain round has no numbers"
+    assert algorithm.rejects_pass({}, Pass(1, 1, 3, 0, Numbers.of(numbers))) is None or numbers, (
+        "a plain round has no numbers"
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.decisions import AlgorithmState
 from peer.core.engine import make_hello
-from peer.core.messages import ModelHeader, Pass
+from peer.core.messages import ModelHeader, Numbers, Pass
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
 from tests.simulation.world import World
@@ -42,12 +42,12 @@ class Gossip(Algorithm):
         return () if step else super().offers(state, round_index, step, neighbor, select)
 
     def tells(self, state, round_index, step):
-        return (state.number, float(step)) if step else ()
+        return Numbers.of(state.number, step) if step else Numbers()
 
     def rejects_pass(self, state, message):
         if not message.step:
             return super().rejects_pass(state, message)
-        wrong = message.scalars and (len(message.scalars) != 2 or not 0 <= message.scalars[0] <= 100)
+        wrong = message.numbers and (len(message.numbers) != 2 or not 0 <= message.numbers[0] <= 100)
         return Refusal(RefusalCode.MALFORMED, "two numbers are allowed") if wrong else None
 
     def begin(self, workspace):
@@ -102,7 +102,7 @@ def test_numbers_reach_every_neighbor_in_their_step_and_no_model_goes_with_them(
     assert set(world.closed) == {(i, t, s) for i in graph.ids for t in rounds for s in range(1 + STEPS)}
     for (peer, t, step), told in world.closed.items():
         before = 0.5 * (step - 1)  # the state after the step before
-        wanted = {n: (n + 10.0 * t + before, float(step)) for n in graph.neighbors(peer)} if step else {}
+        wanted = {n: Numbers.of(n + 10.0 * t + before, step) for n in graph.neighbors(peer)} if step else {}
         assert told == wanted, (peer, t, step)
     assert {m.step for *_, m in world.sent if isinstance(m, ModelHeader)} == {0}
 
@@ -112,7 +112,7 @@ def test_async_peers_read_the_newest_numbers():
     assert set(world.stopped.values()) == {"completed"}
     heard = [told for told in world.closed.values() if told]
     assert len(heard) > 5
-    assert all(isinstance(m.step, int) and m.scalars for *_, m in world.sent if isinstance(m, Pass))
+    assert all(isinstance(m.step, int) and m.numbers for *_, m in world.sent if isinstance(m, Pass))
 
 
 def test_an_edge_that_is_down_carries_no_numbers():
@@ -144,7 +144,7 @@ def test_gossip_agrees_on_the_mean_and_a_kill_changes_no_bit(seed):
 
 
 @pytest.mark.parametrize(
-    ("step", "scalars", "code"),
+    ("step", "numbers", "code"),
     [
         (1, (3.0, 1.0), None),
         (1, (), None),
@@ -154,12 +154,12 @@ def test_gossip_agrees_on_the_mean_and_a_kill_changes_no_bit(seed):
         (1 + STEPS, (3.0, 1.0), RefusalCode.ROUND_OUT_OF_RANGE),
     ],
 )
-def test_numbers_are_checked(step, scalars, code):
+def test_numbers_are_checked(step, numbers, code):
     world = Told(graph_of(3, "line"))
     engine = world.engines[0]
     engine.step(ev.Tick(), 100.0)
     engine.step(ev.HandshakeDone(make_hello(world.engines[1], SAME, 0), answered=True), 100.0)
-    rejection = engine.rejects_control(Pass(1, 1, 0, step, scalars))
+    rejection = engine.rejects_control(Pass(1, 1, 0, step, Numbers.of(numbers)))
     assert (rejection and rejection.code) == code
 
 

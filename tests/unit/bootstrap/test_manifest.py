@@ -28,9 +28,8 @@ def test_equal_values_have_equal_digests():
 @pytest.mark.parametrize(
     ("timeouts", "keys"),
     [
-        ({"heartbeat_s": 1.0, "suspicion_s": 3.9}, ("heartbeat_s 1", "suspicion_s 3.9", "Raise suspicion_s to 4")),
-        ({"heartbeat_s": 5.0}, ("heartbeat_s 5", "Raise suspicion_s to 20")),
         ({"suspicion_s": 600.5}, ("suspicion_s 600.5", "round_deadline_s 600")),
+        ({"round_deadline_s": 4.5}, ("suspicion_s 5", "round_deadline_s 4.5")),
     ],
 )
 def test_timeouts_in_wrong_order_are_refused_by_key(timeouts, keys):
@@ -85,7 +84,15 @@ def test_every_key_has_a_description():
 
 
 def test_timeouts_in_order_may_be_equal():
-    assert Timeouts(heartbeat_s=1, suspicion_s=4, idle_transfer_s=4, round_deadline_s=4).suspicion_s == 4
+    assert Timeouts(suspicion_s=4, round_deadline_s=4).suspicion_s == 4
+
+
+def test_heartbeat_and_idle_time_follow_from_the_suspicion_time():
+    default = Timeouts()
+    assert (default.heartbeat_s, default.suspicion_s, default.idle_transfer_s) == (1.0, 5.0, 10.0)
+    assert Timeouts(suspicion_s=225.0).heartbeat_s == 45.0
+    assert Timeouts(suspicion_s=5.0, round_deadline_s=8.0).idle_transfer_s == 8.0, "no longer than the round"
+    assert set(default.model_dump()) == {"suspicion_s", "round_deadline_s"}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +144,7 @@ def test_an_unknown_key_cannot_forge_a_line():
 
 
 def test_settings_are_applied_to_a_copy():
-    run = {"rounds": 5, "timeouts": {"heartbeat_s": 0.5}}
+    run = {"rounds": 5, "timeouts": {"round_deadline_s": 60}}
     settings = [
         "run.clusters=3",
         "run.clusters=4",
@@ -154,12 +161,12 @@ def test_settings_are_applied_to_a_copy():
         "clusters": 4,
         "task": "my.py:task=1",
         "options": {"warmup_rounds": 8, "dotted.name": True},
-        "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 3},
+        "timeouts": {"round_deadline_s": 60, "suspicion_s": 3},
         "model": None,
         "task_options": {"path": "NaN"},
         "federation": "7",
     }
-    assert run == {"rounds": 5, "timeouts": {"heartbeat_s": 0.5}}
+    assert run == {"rounds": 5, "timeouts": {"round_deadline_s": 60}}
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_a_model_that_cannot_cross_within_the_round_is_found() -> None:
 
 
 def test_a_suspicion_time_shorter_than_a_wait_behind_models_is_found() -> None:
-    run = {"timeouts": {"heartbeat_s": 0.5, "suspicion_s": 2.0}}
+    run = {"timeouts": {"suspicion_s": 2.0}}
     (problem,) = problems(star(parse_manifest(run, "test"), upload_limit=10_000), 1000)
     assert "a heartbeat may wait 1.6 s" in problem and "Raise it to 3 or more" in problem
     assert list(problems(star(upload_limit=10_000), 1000)) == []

@@ -7,7 +7,7 @@ from peer.core.messages import ModelHeader
 
 
 def header(sender=1, round_index=0, step=0, slot=0, incarnation=1):
-    return ModelHeader(sender, incarnation, round_index, step, slot, 0, 1, 4, 1.0, (), 24, "float32")
+    return ModelHeader(sender, incarnation, round_index, step, slot, 0, 1, 4, 1.0, 24, "float32")
 
 
 @pytest.mark.parametrize(

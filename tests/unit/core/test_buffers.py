@@ -19,7 +19,7 @@ class Driven:
     """The buffers of peer 0 of a complete graph; times are seconds."""
 
     def __init__(self, buffers=2, peers=5):
-        graph = make_graph("complete", peers, manifest=manifest())
+        graph = make_graph("complete", peers, manifest=manifest(timeouts={"suspicion_s": 5 * HEARTBEAT_S}))
         constants = Constants(concurrent_receives=buffers)
         self.run = State(0, graph, Dfca(graph.manifest, 0, graph), 1, model_bytes=24, constants=constants)
         self.buffers = Buffers(self.run.arrivals, buffers, self.run.manifest.timeouts, self.run.answer)
@@ -27,7 +27,7 @@ class Driven:
 
     def offer(self, sender, round_index=0):
         self.streams += 1
-        header = ModelHeader(sender, 1, round_index, 0, 0, 0, 1, 4, 1.0, (), 24, "float32")
+        header = ModelHeader(sender, 1, round_index, 0, 0, 0, 1, 4, 1.0, 24, "float32")
         self.run.arrivals.offered[self.streams] = Arrival(header, stream=self.streams)
         return self.streams
 

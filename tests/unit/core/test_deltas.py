@@ -21,7 +21,7 @@ NEIGHBOR, LIFE = 1, 5
 
 def header(encoding: str, round_index: int) -> ModelHeader:
     size_bytes = payload_size(SCHEMA, encoding)
-    return ModelHeader(0, 1, round_index, 0, 0, 0, 1, 4, 1.0, (), size_bytes, encoding)
+    return ModelHeader(0, 1, round_index, 0, 0, 0, 1, 4, 1.0, size_bytes, encoding)
 
 
 def models(count: int) -> list[np.ndarray]:

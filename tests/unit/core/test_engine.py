@@ -14,7 +14,7 @@ from peer.core import events as ev
 from peer.core.arrivals import Arrival
 from peer.core.engine import Engine, make_hello
 from peer.core.liveness import NeighborState
-from peer.core.messages import Heartbeat, ModelHeader, Outcome, Pass, Phase, Select
+from peer.core.messages import Heartbeat, ModelHeader, Numbers, Outcome, Pass, Phase, Select
 from peer.core.stages import Stage
 from peer.core.state import State
 from tests.simulation.options import manifest
@@ -45,7 +45,7 @@ class Driven:
     def header(self, sender=1, **changes):
         fields = {
             **{"sender": sender, "incarnation": 1, "round_index": 0, "step": 0, "slot": 0, "index": 0, "total": 1},
-            **{"sample_count": 4, "mass": 1.0, "scalars": (), "size_bytes": 24, "encoding": "float32"},
+            **{"sample_count": 4, "mass": 1.0, "size_bytes": 24, "encoding": "float32"},
         }
         return ModelHeader(**(fields | changes))
 
@@ -224,7 +224,7 @@ def test_silent_neighbor_delays_one_round_by_the_suspicion_time():
 
 
 def test_round_deadline_closes_the_round_and_records_missing_neighbors():
-    driven = Driven(timeouts={"heartbeat_s": 0.5, "suspicion_s": 2.0, "idle_transfer_s": 4.0, "round_deadline_s": 4.0})
+    driven = Driven(timeouts={"suspicion_s": 2.0, "round_deadline_s": 4.0})
     driven.begin()
     driven.work("train")
     for _ in range(4):
@@ -238,7 +238,7 @@ def test_round_deadline_closes_the_round_and_records_missing_neighbors():
 
 
 def test_long_wait_is_logged_with_its_cause_at_doubling_times():
-    driven = Driven(timeouts={"heartbeat_s": 1.0, "suspicion_s": 5.0, "round_deadline_s": 600.0})
+    driven = Driven(timeouts={"suspicion_s": 5.0, "round_deadline_s": 600.0})
     driven.begin()
     driven.work("train")
     driven.answered(1)
@@ -314,7 +314,7 @@ def test_repeated_model_is_answered_duplicate_and_folded_once():
 
 
 def test_unanswered_push_is_retried_at_doubling_times():
-    driven = Driven(timeouts={"heartbeat_s": 1.0, "suspicion_s": 5.0, "round_deadline_s": 600.0})
+    driven = Driven(timeouts={"suspicion_s": 5.0, "round_deadline_s": 600.0})
     driven.begin()
     driven.work("train")
     driven.answered(1)
@@ -661,7 +661,7 @@ def test_async_folds_at_most_two_models_of_a_neighbor_per_round():
 def test_weight_that_would_overflow_or_vanish_is_refused(mass):
     driven = Driven(options={"warmup_rounds": 1})
     driven.begin()
-    (reply,) = of(driven.offer(1, mass=mass, scalars=(0.5,), total=1), do.AnswerArrival)
+    (reply,) = of(driven.offer(1, mass=mass, numbers=Numbers.of(0.5), total=1), do.AnswerArrival)
     assert reply.reply.code is RefusalCode.WEIGHT_OUT_OF_RANGE
 
 
@@ -669,7 +669,7 @@ def test_weight_that_would_overflow_or_vanish_is_refused(mass):
 def test_relayed_loss_that_would_become_infinite_is_refused(loss):
     driven = Driven(options={"warmup_rounds": 1})
     driven.begin()
-    (reply,) = of(driven.offer(1, scalars=(loss,)), do.AnswerArrival)
+    (reply,) = of(driven.offer(1, numbers=Numbers.of(loss)), do.AnswerArrival)
     assert reply.reply.code is RefusalCode.MALFORMED
 
 
@@ -720,7 +720,7 @@ def test_leaving_waits_only_for_the_work_under_way(during):
         driven.work(kind)
     else:
         for n in (1, 2):
-            driven.deliver(n, scalars=(0.0,) if during == "end_step" else ())
+            driven.deliver(n, numbers=Numbers.of(0.0) if during == "end_step" else Numbers())
             driven.answered(n)
         if during == "final":
             assert driven.engine.stage is Stage.CLOSING
@@ -792,9 +792,9 @@ def test_round_in_which_a_neighbor_died_does_not_count_for_the_round_rate():
     assert driven.engine.pace.rate.duration_min_s() == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize(("heartbeat_s", "pause_s"), [(0.5, 2.0), (10.0, 10.0)])
-def test_hellos_to_an_absent_neighbor_are_as_rare_as_heartbeats(heartbeat_s, pause_s):
-    timeouts = {"heartbeat_s": heartbeat_s, "suspicion_s": 60.0, "round_deadline_s": 600.0}
+@pytest.mark.parametrize(("suspicion_s", "pause_s"), [(2.5, 2.0), (50.0, 10.0)])
+def test_hellos_to_an_absent_neighbor_are_as_rare_as_heartbeats(suspicion_s, pause_s):
+    timeouts = {"suspicion_s": suspicion_s, "round_deadline_s": 600.0}
     driven = Driven(timeouts=timeouts, start={"wait_for": "all", "deadline_s": 3600.0})
     for _ in range(12):
         driven.step(ev.HandshakeFailed(1, "no answer"))

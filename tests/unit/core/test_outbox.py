@@ -106,7 +106,7 @@ def test_only_a_model_in_flight_is_overdue_and_after_a_stall_at_doubling_times(o
     assert not outbox.is_overdue(1e9, 5.0), "a pass is small; its call has a deadline"
     outbox.answered()
     outbox = Outbox(0, 1)
-    outbox.post(ModelHeader(0, 1, 0, 0, 0, 0, 1, 4, 1.0, (), 24, "float32"))
+    outbox.post(ModelHeader(0, 1, 0, 0, 0, 0, 1, 4, 1.0, 24, "float32"))
     outbox.next(100.0, 0)
     found = [at for at in range(100, 118) if outbox.is_overdue(float(at), 5.0)]
     assert found == [105, 110, 115], "it still moves"

@@ -24,7 +24,7 @@ from tests.simulation.options import manifest
 from tests.unit.algorithms.messages import hello_of
 
 SUSPICION_S, DEADLINE_S = 4.0, 400.0
-TIMEOUTS = {"heartbeat_s": 1.0, "suspicion_s": SUSPICION_S, "idle_transfer_s": 4.0, "round_deadline_s": DEADLINE_S}
+TIMEOUTS = {"suspicion_s": SUSPICION_S, "round_deadline_s": DEADLINE_S}
 
 
 class Driven:
@@ -99,7 +99,7 @@ class Driven:
 
 
 def header(sender, round_index=0, step=0, slot=0):
-    return ModelHeader(sender, 1, round_index, step, slot, 0, 1, 4, 1.0, (), 24, "float32")
+    return ModelHeader(sender, 1, round_index, step, slot, 0, 1, 4, 1.0, 24, "float32")
 
 
 def of(effects, kind):

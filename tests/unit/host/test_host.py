@@ -72,7 +72,7 @@ def connect(host: PeerHost, *neighbors: int) -> None:
 
 def header_from(host: PeerHost, sender: int, **changes: Any) -> ModelHeader:
     """Return the header of a model, except for the changes."""
-    header = ModelHeader(sender, 1, 0, 0, 0, 0, 1, 4, 1.0, (), host.state.model_bytes, host.manifest.encoding)
+    header = ModelHeader(sender, 1, 0, 0, 0, 0, 1, 4, 1.0, host.state.model_bytes, host.manifest.encoding)
     return replace(header, **changes)
 
 
@@ -289,12 +289,12 @@ def test_complete_arrival_is_screened(
 
 # ---- effects -------------------------------------------------------------------------------------------------------------
 
-OFFER = Arrival(ModelHeader(1, 1, 0, 0, 0, 0, 1, 4, 1.0, (), 4 * SIZE, "float32"))
+OFFER = Arrival(ModelHeader(1, 1, 0, 0, 0, 0, 1, 4, 1.0, 4 * SIZE, "float32"))
 EFFECTS: list[tuple[do.Effect, str | None]] = [  # the effect, and the method of the world that it calls
     (do.SendHello(1), "send_hello"),
     (do.SendHeartbeat(1, Heartbeat(0, 7, 0, Phase.RUNNING)), "send_heartbeat"),
     (do.SendControl(1, Select(0, 7, 0)), "send_control"),
-    (do.SendModel(1, ModelHeader(0, 7, 0, 0, 0, 0, 1, 4, 1.0, (), 4 * SIZE, "float32")), "push"),
+    (do.SendModel(1, ModelHeader(0, 7, 0, 0, 0, 0, 1, 4, 1.0, 4 * SIZE, "float32")), "push"),
     (do.CancelSend(1), "cancel_send"),
     (do.RetryIfStalled(1, 2.0), "retry_if_stalled"),
     (do.ReadArrival(OFFER), "read_arrival"),

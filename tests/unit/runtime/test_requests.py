@@ -14,7 +14,7 @@ from peer.core.messages import ModelHeader, Outcome
 from peer.runtime.requests import Requests
 from peer.wire.round_ring import RoundRing
 
-HEADER = ModelHeader(1, 7, 0, 0, 0, 0, 1, 10, 1.0, (), 8, "float32")
+HEADER = ModelHeader(1, 7, 0, 0, 0, 0, 1, 10, 1.0, 8, "float32")
 
 
 class Calls(Requests):

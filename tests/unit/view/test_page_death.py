@@ -17,7 +17,7 @@ BEGAN, KILLED = 1000.0, 1010.25
 
 @pytest.mark.parametrize("suspicion_s", [2.0, 5.0, 60.0])
 def test_a_kill_is_in_a_frame_within_the_suspicion_time_plus_2_s(suspicion_s: float) -> None:
-    timeouts = Timeouts(suspicion_s=suspicion_s, heartbeat_s=suspicion_s / 10)
+    timeouts = Timeouts(suspicion_s=suspicion_s)
     neighbor = Liveness(timeouts)
     neighbor.answered(KILLED)  # its last word
     log = EventLog((0, 1))

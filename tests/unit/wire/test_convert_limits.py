@@ -9,7 +9,7 @@ import pytest
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from peer.core.encoding import ENCODINGS
-from peer.core.messages import Heartbeat, Outcome, Phase, Select
+from peer.core.messages import HEADER_NUMBERS_MAX, NUMBERS_MAX, Heartbeat, Numbers, Outcome, Phase, Select
 from peer.wire import convert
 from peer.wire.generated import peer_pb2
 
@@ -35,10 +35,9 @@ CASES = [
     (convert.unpack_pull, peer_pb2.PullRequest, {}, "slot", convert.COUNT_MAX, convert.COUNT_MAX + 1),
     (convert.unpack_select, peer_pb2.SelectRequest, {}, "round_index", convert.COUNT_MAX, convert.COUNT_MAX + 1),
     (convert.unpack_select, peer_pb2.SelectRequest, {}, "selected", -1, -2),
-    (convert.unpack_select, peer_pb2.SelectRequest, {}, "scalars", [0.0] * 4096, [0.0] * 4097),
-    (convert.unpack_select, peer_pb2.SelectRequest, {}, "scalars", [1e308], [np.inf]),
-    (convert.unpack_select, peer_pb2.SelectRequest, {}, "sketch", bytes(1 << 20), bytes((1 << 20) + 4)),
-    (convert.unpack_select, peer_pb2.SelectRequest, {}, "sketch", bytes(4), bytes(3)),
+    (convert.unpack_select, peer_pb2.SelectRequest, {}, "numbers", bytes(8 * NUMBERS_MAX), bytes(8 * NUMBERS_MAX + 8)),
+    (convert.unpack_select, peer_pb2.SelectRequest, {}, "numbers", bytes(16), bytes(15)),
+    (convert.unpack_pass, peer_pb2.PassRequest, {}, "numbers", bytes(8 * NUMBERS_MAX), bytes(8 * NUMBERS_MAX + 8)),
     (convert.unpack_watch, peer_pb2.WatchStatusRequest, {}, "interval_s", 0.05, 0.04),
     (convert.unpack_watch, peer_pb2.WatchStatusRequest, {}, "interval_s", 60.0, 61.0),
     (convert.unpack_status, peer_pb2.StatusReply, {}, "json", "{}", "[]"),
@@ -55,6 +54,7 @@ HEADER_CASES = [
     ("mass", 0.0, -1.0),
     ("mass", 1e300, np.nan),
     ("size_bytes", 1, 0),
+    ("numbers", bytes(8 * HEADER_NUMBERS_MAX), bytes(8 * HEADER_NUMBERS_MAX + 8)),
 ]
 
 
@@ -100,10 +100,18 @@ def test_header_field_is_accepted_at_its_limit_and_refused_beyond_it(field: str,
     assert caught.value.refusal.code is RefusalCode.MALFORMED
 
 
-def test_sketch_with_nan_is_refused() -> None:
-    sketch = np.array([1.0, np.nan], "<f4").tobytes()
-    with pytest.raises(RemoteProtocolError) as caught:
-        convert.unpack_select(peer_pb2.SelectRequest(sketch=sketch).SerializeToString())
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused(wrong: float) -> None:
+    numbers = Numbers.of(1.0, wrong).data
+    for unpack, kind in (
+        (convert.unpack_select, peer_pb2.SelectRequest),
+        (convert.unpack_pass, peer_pb2.PassRequest),
+    ):
+        with pytest.raises(RemoteProtocolError, match="numbers") as caught:
+            unpack(kind(numbers=numbers).SerializeToString())
+        assert caught.value.refusal.code is RefusalCode.NON_FINITE
+    with pytest.raises(RemoteProtocolError, match="numbers") as caught:
+        convert.read_header(peer_pb2.ModelHeader(**(HEADER | {"numbers": numbers})))
     assert caught.value.refusal.code is RefusalCode.NON_FINITE
 
 

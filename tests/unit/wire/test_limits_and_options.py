@@ -7,12 +7,14 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
 
+from coordinator_free_bootstrap import Manifest, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Timeouts
 from peer.wire import access as caller_limits
@@ -39,6 +41,12 @@ def refused(call: object) -> RefusalCode | None:
     except RemoteProtocolError as error:
         return error.refusal.code
     return None
+
+
+def test_limits_of_a_run_are_those_of_every_run_but_for_its_largest_model() -> None:
+    run = parse_manifest({"limits": {"model_bytes_max": 1000}}, "test")
+    assert WireLimits.of(run) == replace(WireLimits(), model_bytes_max=1000)
+    assert WireLimits.of(Manifest()) == WireLimits() != WireLimits.of(run)
 
 
 def test_caller_is_rate_limited_after_its_burst() -> None:
@@ -89,7 +97,7 @@ def test_callers_with_open_streams_are_kept_when_others_are_dropped() -> None:
 @pytest.mark.parametrize(("suspicion_s", "ping_s"), [(1.0, 1), (9.0, 3), (60.0, 20), (600.0, 20)])
 def test_connections_with_tunnels_never_idle_as_long_as_translators_remember(suspicion_s: float, ping_s: int) -> None:
     """The patience with the answer grows with the suspicion time all the same."""
-    timeouts = Timeouts(suspicion_s=suspicion_s, heartbeat_s=suspicion_s / 4)
+    timeouts = Timeouts(suspicion_s=suspicion_s)
     options = dict(channel_options(timeouts, keeps_tunnels=True))
     assert options["grpc.keepalive_time_ms"] == 1000 * ping_s < 30_000
     assert options["grpc.keepalive_timeout_ms"] == max(1000, round(suspicion_s / 3 * 1000))
@@ -109,9 +117,9 @@ def test_keepalive_is_set_on_both_sides_and_unary_calls_are_retried() -> None:
     assert retried == {"Heartbeat", "Select", "Pass", "Status"}  # the engine retries hellos itself
 
 
-@pytest.mark.parametrize(("heartbeat_s", "longest_ms"), [(1.0, 2_000), (30.0, 30_000)])
-def test_reconnect_backoff_is_at_most_the_heartbeat_interval(heartbeat_s: float, longest_ms: int) -> None:
-    timeouts = Timeouts(heartbeat_s=heartbeat_s, suspicion_s=240.0, round_deadline_s=600.0)
+@pytest.mark.parametrize(("suspicion_s", "longest_ms"), [(5.0, 2_000), (150.0, 30_000)])
+def test_reconnect_backoff_is_at_most_the_heartbeat_interval(suspicion_s: float, longest_ms: int) -> None:
+    timeouts = Timeouts(suspicion_s=suspicion_s)
     assert dict(channel_options(timeouts))["grpc.max_reconnect_backoff_ms"] == longest_ms
 
 

@@ -16,7 +16,7 @@ from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX, Meaning
 from coordinator_free_bootstrap.rates import RATE_EXPECTED
 from peer.core.constants import DEFAULTS
 from peer.core.encoding import ENCODINGS, payload_size
-from peer.core.messages import WIRE_VERSION, Outcome
+from peer.core.messages import HEADER_NUMBERS_MAX, NUMBERS_MAX, WIRE_VERSION, Outcome
 from peer.core.schema import Schema, TensorSpec
 from peer.wire import access, convert
 from peer.wire.access import REFUSAL_TRAILER
@@ -100,8 +100,7 @@ LIMITS = {
     "`selected`": f"-1 to {power(convert.COUNT_MAX)},",
     "`sample_count` as a number": f"0 to {power(convert.SAMPLES_MAX)}",
     "`incarnation` of a hello": f"1 to {power(INCARNATION_MAX)}",
-    "`scalars`": f"{convert.SCALARS_MAX} finite numbers",
-    "`sketch`": f"{convert.SKETCH_BYTES_MAX >> 20} MiB of finite float32",
+    "`numbers`": f"{NUMBERS_MAX:,} finite float64; of a header {HEADER_NUMBERS_MAX}",
     "characters of a digest": str(convert.DIGEST_CHARS_MAX),
     "characters of `manifest`": f"{convert.MANIFEST_CHARS_MAX >> 20} Mi",
     "characters of `meaning`": f"{MEANING_CHARS_MAX >> 20} Mi",

@@ -153,7 +153,6 @@ def test_only_the_model_of_a_seed_comes_before_the_last_step(step, slot, refused
         total=1,
         sample_count=4,
         mass=1.0,
-        scalars=(),
         size_bytes=24,
         encoding="float32",
     )

@@ -7,7 +7,7 @@ import pytest
 
 from coordinator_free_bootstrap.errors import ConfigError, RefusalCode
 from coordinator_free_bootstrap.seeds import derive_seed, generator
-from peer.core.messages import Pass, PullRequest
+from peer.core.messages import Numbers, Pass, PullRequest
 from peer.lab.algorithm_server import run_algorithm_server
 from peer.zoo.algorithms.cgpfl import Cgpfl
 from peer.zoo.algorithms.local_rounds import successive_batches
@@ -214,7 +214,7 @@ def test_one_model_goes_to_each_neighbor_and_theta_to_none():
 
 
 @pytest.mark.parametrize(
-    ("round_index", "slot", "scalars", "code"),
+    ("round_index", "slot", "numbers", "code"),
     [
         (0, 2, (), None),
         (0, 2, (0.0, 2.0), RefusalCode.WEIGHT_OUT_OF_RANGE),
@@ -229,9 +229,9 @@ def test_one_model_goes_to_each_neighbor_and_theta_to_none():
         (1, 2, (0.0, 2.0, 0.0), RefusalCode.WEIGHT_OUT_OF_RANGE),
     ],
 )
-def test_wrong_headers_are_refused(round_index, slot, scalars, code):
+def test_wrong_headers_are_refused(round_index, slot, numbers, code):
     algorithm = Cgpfl(graph_of(clusters=2).manifest, 0, graph_of(clusters=2))
-    rejection = algorithm.rejects({}, header(round_index=round_index, slot=slot, scalars=scalars), None)
+    rejection = algorithm.rejects({}, header(round_index=round_index, slot=slot, numbers=Numbers.of(numbers)), None)
     assert (rejection and rejection.code) == code
 
 
@@ -258,6 +258,7 @@ GOOD = (1.0, 1.0, 2.0, *([0.5] * 2 * Q))
         (7, (1.0, 1.0, 3.0, *([0.5] * 3 * Q)), RefusalCode.WRONG_SIZE),
         (7, (1.0, 1.0, 1.5, *([0.5] * 2 * Q)), RefusalCode.WRONG_SIZE),
         (7, GOOD[:-1], RefusalCode.WRONG_SIZE),
+        (7, (*GOOD[:-1], 1e39), RefusalCode.NON_FINITE),
     ],
 )
 def test_wrong_numbers_are_refused(step, numbers, code):
@@ -265,7 +266,7 @@ def test_wrong_numbers_are_refused(step, numbers, code):
     algorithm = Cgpfl(graph.manifest, 0, graph)
     assert [algorithm.kind(0, s) for s in (0, 1, 6, 7)] == ["models", "costs", "costs", "align"]
     assert algorithm.count_max == 2
-    rejection = algorithm.rejects_pass({}, Pass(1, 1, 0, step, numbers))
+    rejection = algorithm.rejects_pass({}, Pass(1, 1, 0, step, Numbers.of(numbers)))
     assert (rejection and rejection.code) == code
 
 
@@ -276,7 +277,7 @@ def test_wrong_numbers_are_refused(step, numbers, code):
         ({"momentum": 0.9}, "momentum"),
         ({"optimizer": "adam"}, "optimizer"),
         ({"options": {"strength": 15.0}}, "at most 1"),
-        ({"options": LOCAL | {"sketch_size": 4096}}, "sketch_size"),
+        ({"options": LOCAL | {"sketch_size": 4096, "clusters": "auto", "clusters_max": 100}}, "sketch_size"),
         ({"options": LOCAL | {"clusters": 3}}, "run.options.clusters"),
     ],
 )

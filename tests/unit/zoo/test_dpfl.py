@@ -63,7 +63,7 @@ def quadratic(target):
 
 
 def arrival(peer, count, model):
-    header = ModelHeader(peer, 0, 0, 0, 0, 0, 1, count, 1.0, (), model.nbytes, "float32")
+    header = ModelHeader(peer, 0, 0, 0, 0, 0, 1, count, 1.0, model.nbytes, "float32")
     return FoldedArrival(header, model.copy())
 
 

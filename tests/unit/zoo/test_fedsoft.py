@@ -11,6 +11,7 @@ from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.algorithms.learner import TrainingPlan
 from peer.core.effects import Target
+from peer.core.messages import Numbers
 from peer.lab.algorithm_server import AlgorithmServerOptions, FedSoftServer, run_algorithm_server
 from peer.lab.simulated import SimulatedSettings
 from peer.zoo.algorithms.fedsoft import FedSoft, FedSoftState, center_scores, importance, pull
@@ -160,7 +161,7 @@ def peer_importance(peer):
 def test_weights_of_a_center_add_up_to_one_by_targets():
     graph = graph_of(3, "complete")
     algorithm = FedSoft(graph.manifest, 0, graph)
-    arrival = header(slot=2, sample_count=40, scalars=(0.25, 0.75))
+    arrival = header(slot=2, sample_count=40, numbers=Numbers.of(0.25, 0.75))
     assert algorithm.targets(FedSoftState(), arrival) == (Target(0, 10.0), Target(1, 30.0))
     state = FedSoftState(has_trained=True, shares=(0.5, 0.5), sample_count=20)
     assert [algorithm.own_share(state, s, 0.0) for s in (0, 1)] == [10.0, 10.0]
@@ -168,7 +169,7 @@ def test_weights_of_a_center_add_up_to_one_by_targets():
 
 
 @pytest.mark.parametrize(
-    ("variant", "slot", "scalars", "code"),
+    ("variant", "slot", "numbers", "code"),
     [
         ("weighted", 2, (0.25, 0.75), None),
         ("weighted", 2, (1.0, 1e-4), None),
@@ -183,9 +184,9 @@ def test_weights_of_a_center_add_up_to_one_by_targets():
         ("select", 2, (0.5, 1.0), RefusalCode.WEIGHT_OUT_OF_RANGE),
     ],
 )
-def test_headers_are_checked(variant, slot, scalars, code):
+def test_headers_are_checked(variant, slot, numbers, code):
     graph = graph_of(3, options={"variant": variant})
-    rejection = FedSoft(graph.manifest, 0, graph).rejects({}, header(slot=slot, scalars=scalars), None)
+    rejection = FedSoft(graph.manifest, 0, graph).rejects({}, header(slot=slot, numbers=Numbers.of(numbers)), None)
     assert (rejection and rejection.code) == code
 
 

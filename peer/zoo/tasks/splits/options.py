@@ -114,7 +114,7 @@ class Sized(SplitOptions):
 
     @model_validator(mode="before")
     @classmethod
-    def _raise_default(cls, given: Any) -> Any:
+    def _raise_default(cls, given: Any) -> object:
         """Take the smallest size also as the largest one where the default is smaller than it."""
         least, largest = given.get("samples_min"), cls.model_fields["samples_max"].default
         if "samples_max" in given or not isinstance(least, int | float) or least <= largest:

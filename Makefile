@@ -49,7 +49,6 @@ stubs: $(VENV)/.dev
 # The tables in docs that come from the code (counters, fields of records, metrics, states) and from benchmarks/results.
 tables: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
-	$(BIN)/python benchmarks/tables.py
 
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

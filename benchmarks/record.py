@@ -1,7 +1,7 @@
 """What the benchmark scripts share: their options, and their figures as a table on the screen and as JSON in `results/`.
 
 A result is a JSON object with ``title``, ``date``, ``machine``, ``load``, ``command``, ``commit``, and ``figures``: a list of
-rows, each an object with the same keys, the columns. `tables.py` writes the tables of the documentation from these files.
+rows, each an object with the same keys, the columns. `docs/generate.py` writes the tables of the documentation from these files.
 """
 
 from __future__ import annotations
@@ -94,3 +94,26 @@ def _literal(cell: object) -> str:
     if NUMBER.fullmatch(text):
         return text
     return json.dumps(text, ensure_ascii=False) if text else "null"
+
+
+def rendered(name: str, results: Path = RESULTS) -> str:
+    """Return a result as Markdown: where its figures come from, header, rows.
+
+    Raises:
+        ValueError: there is no such result.
+    """
+    path = results / f"{name}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(each.stem for each in results.glob("*.json")))
+        raise ValueError(f"table {name}: expected one of benchmarks/results: {known}, got no file {path.name}")
+    result = json.loads(path.read_text(encoding="utf-8"), parse_float=str)  # the digits as they were written
+    load = f"load average {result['load']}; " if result["load"] else ""
+    origin = f"{result['date']}; {result['machine']}; {load}`{result['command']}`; commit {result['commit']}"
+    columns = list(result["figures"][0])
+    rows = [[_cell(row[column]) for column in columns] for row in result["figures"]]
+    lines = ["| " + " | ".join(cells) + " |" for cells in (columns, ["---"] * len(columns), *rows)]
+    return "\n".join([origin, "", *lines]) + "\n"
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -103,7 +103,7 @@ def measure(peers: int, rounds: int, settings: list[str]) -> Measured:
     lines = [line for line in outcome.lines("round") if line["round_index"] > 0]
     folded = sum(line["models_folded"] for line in lines if line["round_index"] >= WARM_UP_ROUNDS)
     if len(used) != peers:
-        raise RuntimeError(f"found the processor seconds of {sorted(used)} only")
+        raise RuntimeError(f"expected the processor seconds of {peers} peers, got those of {sorted(used)}")
     totals = [sum(line["seconds"].values()) for line in lines]
     own = [line["seconds"].get("train", 0) + line["seconds"].get("evaluate", 0) for line in lines]
     overhead = sorted(total - mine for total, mine in zip(totals, own, strict=True))

@@ -1,4 +1,4 @@
-"""Packages that only some parts need: they come with extras of this project, and a missing one is said in one sentence."""
+"""Optional packages: the extra that installs each, and a one-sentence error for a missing one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def is_installed(package: str) -> bool:
     """Return whether a package can be imported; it is not imported."""
     try:
         return find_spec(package) is not None
-    except ValueError:  # it is loaded, and does not say from where
+    except ValueError:  # it is loaded without a spec
         return True
 
 

@@ -58,7 +58,7 @@ _ALLOWED: dict[Kind, tuple[str, ...]] = {
     "geometric": ("radius", "degree"),
 }
 KIND_KEYS: dict[str, type[int] | type[float]] = {"seed": int, "p": float, "m": int, "degree": float, "radius": float}
-REWIRED = 0.1  # share of the edges of a small world that are rewired, without p
+REWIRED = 0.1  # share of the edges of a small world that are rewired by default
 BASE_PORT = 7400  # of peer 0
 DEGREE = 4  # without a parameter: few messages, and a small set of peers is still connected
 
@@ -155,7 +155,7 @@ def kind_named(text: str) -> dict[str, Any]:
 
 
 def default_degree(kind: Kind, peers: int) -> float:
-    """Return the degree of a sparse graph of this kind: 4, or more where so many peers would seldom be connected.
+    """Return the degree of a sparse graph of this kind: 4, or more if a random graph of degree 4 is seldom connected.
 
     A random graph is connected with probability exp(-N exp(-degree)) for large N (Paul Erdős and Alfréd Rényi, "On random
     graphs I", 1959): 0.69 at ln N + 1. A geometric graph needs about twice the degree, as peers at the border have fewer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinator_free_bootstrap.strict_json import shown
 
 GONE = {
-    "run.lockstep": "What it held are constants of the protocol. Remove it.",
+    "run.lockstep": "Its keys are constants of the protocol. Remove it.",
     "run.lockstep.wait_rounds_behind": "A neighbor up to 8 rounds behind is waited for in every run. Remove it.",
     "run.lockstep.rate_window_rounds": "A partitioned peer goes by its last 8 rounds in every run. Remove it.",
     "run.lockstep.retry_after_suspicions": (
@@ -42,7 +42,7 @@ GONE = {
 
 
 def gone(key: str, value: object) -> dict[str, str]:
-    """Return the keys that are gone of a key and its value, each with the sentences that refuse it.
+    """Return the removed keys in a key and its value, each with its error sentences.
 
     Args:
         key: dotted, for example ``run.lockstep``.

@@ -96,7 +96,7 @@ def load_graph(path: str | Path) -> Graph:
     try:
         content = content_of(path, FILE_BYTES_MAX)
     except OSError as error:
-        raise GraphError(f"{path}: cannot be read ({error}); give a graph file, see `peer graph make`") from error
+        raise GraphError(f"{path}: cannot be read ({error}). Give a graph file, see `peer graph make`.") from error
     return parse_graph(content, str(path))
 
 
@@ -165,4 +165,4 @@ def save_graph(graph: Graph, path: str | Path) -> None:
     try:
         Path(path).write_text(dump_graph(graph), encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise GraphError(f"{path}: cannot be written ({error}); give a path in a writable folder") from error
+        raise GraphError(f"{path}: cannot be written ({error}). Give a path in a writable folder.") from error

@@ -53,7 +53,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction(Compared):
-    """Who says what of `Compared`: the part of a hello that is checked; `peer.core.messages.Hello` has more."""
+    """The part of a hello that is checked: the sender and its `Compared`; `peer.core.messages.Hello` has more."""
 
     sender: int
     incarnation: int  # the sender's restart count
@@ -76,8 +76,8 @@ def check_hello(
     if theirs.sender not in neighbors:
         return Refusal(
             RefusalCode.NOT_A_NEIGHBOR,
-            f"peer {shown(theirs.sender)} is not a neighbor of peer {mine.sender} in its graph file; "
-            f"its neighbors are {sorted(neighbors)}; add the edge to the graph file of every peer",
+            f"sender: expected a neighbor of peer {mine.sender} in its graph file, one of {sorted(neighbors)}, got peer "
+            f"{shown(theirs.sender)}. Add the edge to the graph file of every peer.",
         )
     if theirs.wire_version != mine.wire_version:
         return Refusal(
@@ -86,8 +86,8 @@ def check_hello(
     if theirs.incarnation < last_incarnation:
         return Refusal(
             RefusalCode.OLD_INCARNATION,
-            f"peer {theirs.sender} claims incarnation {shown(theirs.incarnation)}, but peer {mine.sender} has seen "
-            f"incarnation {last_incarnation}; take {last_incarnation + 1} or higher, and run peer {theirs.sender} only once",
+            f"incarnation of peer {theirs.sender}: expected {last_incarnation} or higher, which peer {mine.sender} has seen, "
+            f"got {shown(theirs.incarnation)}. Use {last_incarnation + 1} or higher, and run peer {theirs.sender} only once.",
         )
     if not 0 < theirs.incarnation <= INCARNATION_MAX:
         return Refusal(

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from coordinator_free_bootstrap.errors import ConfigError
 
-REMEDY = "correct or uninstall the package"
+REMEDY = "Correct or uninstall the package."
 
 
 def installed(group: str) -> list[EntryPoint]:
@@ -28,4 +28,4 @@ def loaded(entry: EntryPoint, what: str) -> tuple[object, str]:
     try:
         return entry.load(), where
     except (Exception, SystemExit) as error:  # code of the package; it may raise any exception
-        raise ConfigError(f"{where}: cannot be imported: found {type(error).__name__}: {error}; {REMEDY}") from error
+        raise ConfigError(f"{where}: cannot be imported: {type(error).__name__}: {error}. {REMEDY}") from error

@@ -154,7 +154,7 @@ class FinalPhase(_Section):
         None, gt=0, description="its first learning rate; default: half of run.learning_rate"
     )
     decay: Decay = Field(1.0, description="factor of its learning rate in each epoch, or [factor, epochs]")
-    guard: bool = Field(False, description="go only as far from the model before it as samples held out for this say")
+    guard: bool = Field(False, description="limit the change of the model to what lowers the loss on held-out samples")
 
 
 class Manifest(_Section):

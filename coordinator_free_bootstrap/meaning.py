@@ -45,7 +45,7 @@ class Meaning:
         divisor: of raw values, 255 for pixels.
         scaling: whether inputs are scaled by mean and deviation.
         scaled: a letter for each input: `RAW`, `SCALED`, or `CONSTANT` where the data cannot tell.
-        mean: numbers that are the same for all peers, where the task scales; those of a peer's own data are not told.
+        mean: numbers that are the same for all peers, where the task scales; those of a peer's own data are not sent.
         std: as ``mean``.
         facts: further facts by name, as the task declares them.
         metric: name and direction.
@@ -225,14 +225,14 @@ def _differing(mine: Values, other: Values) -> Iterator[tuple[_Field, object, ob
 
 
 def summary(text: str) -> str:
-    """Return what neighbors of a peer with this record must have alike, for people."""
+    """Return what neighbors of a peer with this record must have in common, as readable text."""
     values = _values(text) or {}
     told = [each for each in _FIELDS if each.weight is _Weight.REFUSE and values.get(each.name) is not None]
     return "; ".join(f"{each.name} {_shown(values[each.name])}" for each in told)
 
 
 def goal(text: str) -> str:
-    """Return what a run with this record takes its targets for, and its metric: ``regression; metric mse, lower is better``."""
+    """Return how a run with this record interprets its targets, and its metric: ``regression; metric mse, lower is better``."""
     values = _values(text) or {}
     kind, form, classes, column = (values.get(name) for name in ("kind", "targets", "classes", "target"))
     found = str(form) if kind == "regression" and form != "regression []" else str(kind)
@@ -304,7 +304,7 @@ def _shown(value: Any) -> str:
 
 
 def _note(a: Any, b: Any, me: str, other: str) -> str:
-    """Say how two lists differ."""
+    """Return how two lists differ, as text."""
     if not (isinstance(a, list) and isinstance(b, list)):
         return ""
     first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
@@ -358,7 +358,7 @@ def with_algorithm(text: str, digest: str | None) -> str:
     return text if digest is None or values is None else _text_of(values | {"algorithm_file": digest})
 
 
-# ---- classes that no peer has alone ---------------------------------------------------------------------------------------
+# ---- classes spread over several peers ---------------------------------------------------------------------------------------
 
 
 def classes_of(values: Values) -> set[str]:
@@ -372,7 +372,7 @@ def classes_of(values: Values) -> set[str]:
 def with_known(ours: str, theirs: str) -> str:
     """Return our record with the classes that a neighbor knows of, where each peer takes its classes from its data.
 
-    A refused hello carries them on, so that after some hellos every peer names the classes of all in its refusals.
+    A refused hello passes them on, so that after some hellos every peer names the classes of all in its refusals.
     """
     if ours == theirs:
         return ours

@@ -58,13 +58,13 @@ Whole = Annotated[
 
 
 class NoOptions(BaseModel):
-    """Of what has none."""
+    """The options of something that has none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class WrongOption(ValueError):
-    """Raised by a validator of several options: the value of one does not fit to another one's."""
+    """Raised by a validator of several options whose values do not fit together."""
 
     def __init__(self, key: str, expected: str, got: object) -> None:
         super().__init__(key)

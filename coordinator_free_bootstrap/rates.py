@@ -124,16 +124,16 @@ def _relay_problems(graph: Graph, node: Node, model_bytes: int) -> Iterator[str]
     if (seconds := pairs * model_bytes / node.relay.bytes_per_second) > deadline_s:
         yield (
             f"peer {node.id}: one model of {model_bytes} bytes in each direction over {counted(pairs // 2, 'relayed edge')} "
-            f"takes {seconds:.0f} s at relay.bytes_per_second; run.timeouts.round_deadline_s is {deadline_s:g}; raise one of "
-            "them, or choose a smaller run.encoding"
+            f"takes {seconds:.0f} s at relay.bytes_per_second; run.timeouts.round_deadline_s is {deadline_s:g}. Raise one of "
+            "them, or choose a smaller run.encoding."
         )
     waiting = max(TLS_RECORD_BYTES, min(model_bytes, BUFFERED_BYTES))
     if (wait_s := pairs * waiting / node.relay.bytes_per_second) > graph.manifest.timeouts.suspicion_s / 2:
         yield _heartbeats_wait(node, wait_s, "relay.bytes_per_second", graph)
     if node.relay.connections < pairs:
         yield (
-            f"peer {node.id}: relay.connections is {node.relay.connections}; {counted(pairs // 2, 'relayed edge')} with two "
-            f"directions cannot do with less than {pairs}; raise it"
+            f"peer {node.id}: relay.connections: expected {pairs} or more, two for each of "
+            f"{counted(pairs // 2, 'relayed edge')}, got {node.relay.connections}"
         )
 
 
@@ -146,8 +146,8 @@ def problems_of(
     if seconds > timeouts.round_deadline_s:
         yield (
             f"peer {peer_id}: one model of {model_bytes} bytes to and from {counted(degree, 'neighbor')} takes {seconds:.0f} s "
-            f"at its limits; run.timeouts.round_deadline_s is {timeouts.round_deadline_s:g}; raise it, choose a smaller "
-            "run.encoding, or raise the limits"
+            f"at its limits; run.timeouts.round_deadline_s is {timeouts.round_deadline_s:g}. Raise it, choose a smaller "
+            "run.encoding, or raise the limits."
         )
     lowest = min(filter(None, (upload or node.upload_limit, download or node.download_limit)), default=None)
     wait_s = degree * FRAME_BYTES_MIN / lowest if lowest else 0.0
@@ -159,5 +159,5 @@ def _heartbeats_wait(node: Node, wait_s: float, limits: str, graph: Graph) -> st
     """Return the sentence about frames that take so long that their silence looks like a death."""
     return (
         f"peer {node.id}: a heartbeat may wait {wait_s:.1f} s behind models at {limits}; run.timeouts.suspicion_s is "
-        f"{graph.manifest.timeouts.suspicion_s:g}; raise it to {2 * wait_s:.0f} or more"
+        f"{graph.manifest.timeouts.suspicion_s:g}. Raise it to {2 * wait_s:.0f} or more."
     )

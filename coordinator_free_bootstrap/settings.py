@@ -36,7 +36,7 @@ def parse_manifest(run: object, source: str) -> Manifest:
         source: name of the file, for messages.
 
     Raises:
-        ConfigError: one line per wrong key, with file, key, found value and allowed values.
+        ConfigError: one line per wrong key, with file, key, expected values and actual value.
     """
     try:
         return Manifest.model_validate(run)

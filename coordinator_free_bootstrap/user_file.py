@@ -1,6 +1,6 @@
 """Load the object that a manifest names in a user's Python file, ``path/to/file.py:object``: a task or an algorithm.
 
-The relative path is part of the manifest, which neighbors compare; `digest_of_code` tells whether the files are equal too.
+The relative path is part of the manifest, which neighbors compare; `digest_of_code` shows whether the files are equal too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Named:
 
     Attributes:
         key: as messages name it.
-        form: of what stands behind the colon: ``object`` or ``Class``.
+        form: of what follows the colon: ``object`` or ``Class``.
         example: such a name.
         error: class of the errors.
     """
@@ -78,8 +78,8 @@ def load_object(value: str, named: Named) -> object:
     if not hasattr(module, name):
         article = "an" if named.form[0] in "aeiou" else "a"
         raise named.error(
-            f"{named.key}: found no {name!r} in {path}; give the name of {article} {named.form.lower()}, such as "
-            f"{path_text}:{named.example}"
+            f"{named.key}: expected the name of {article} {named.form.lower()} in {path}, such as "
+            f"{path_text}:{named.example}, got {name!r}"
         )
     found: object = getattr(module, name)
     return found
@@ -105,15 +105,13 @@ def _execute(path: Path, module_name: str, named: Named) -> None:
             spec.loader.exec_module(module)
     except USER_ERRORS as error:
         del sys.modules[module_name]
-        raise named.error(
-            f"{named.key}: {path} cannot be imported: found {described(error)}; correct the file"
-        ) from error
+        raise named.error(f"{named.key}: {path} cannot be imported: {described(error)}. Correct the file.") from error
 
 
 def described(error: BaseException) -> str:
     """Return ``KeyError: 'x' (my_task.py, line 12)``: the innermost line outside of Python, its packages and this project.
 
-    The text is one line of at most `LENGTH_MAX` characters. A SyntaxError names its place itself.
+    The text is one line of at most `LENGTH_MAX` characters. A SyntaxError names its own line.
     """
     text = " ".join(str(error).split())
     if len(text) > LENGTH_MAX:

@@ -29,7 +29,7 @@ def digests(folders: list[Path]) -> dict[str, set[str]]:
     for path in sorted(path for folder in folders for path in folder.iterdir()):
         match = _FILE.fullmatch(path.name)
         if match is None:
-            raise SystemExit(f"{path}: found neither a wheel nor a source package; remove it")
+            raise SystemExit(f"{path}: expected a wheel or a source package. Remove the file.")
         name = re.sub(r"[-_.]+", "-", match["name"]).lower()
         found[f"{name}=={match['version']}"].add(hashlib.sha256(path.read_bytes()).hexdigest())
     return found

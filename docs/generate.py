@@ -1,6 +1,7 @@
-"""Write the tables of these pages and of proto/WIRE.md that the code has; ``--check`` only says whether they are up to date.
+"""Write the generated tables of README.md, of these pages and of proto/WIRE.md; ``--check`` only names the pages out of date.
 
-A generated table stands in a page between the lines ``<!-- code: NAME -->`` and ``<!-- end of code -->``; `TABLES` has the names.
+A generated table stands between a line ``<!-- code: NAME -->``, of `TABLES`, or ``<!-- table: NAME -->``, of the figures in
+``benchmarks/results/NAME.json``, and a line ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+from record import rendered
+
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.counters import COUNTING, Totals, entries
 from peer.observe.metrics import PeerMetrics
@@ -18,9 +23,10 @@ from peer.store.records import KINDS, STATES, AlgorithmFields, Line, Summary, fi
 from peer.view.state.rows import MESSAGES, EdgeRow, Header, PeerRow
 from peer.view.state.timeline import TimelineEntry
 
-DOCS = Path(__file__).resolve().parent
-PAGES = (*sorted(DOCS.glob("*.md")), DOCS.parent / "proto" / "WIRE.md")
-GENERATED = re.compile(r"(?<=^<!-- code: )(\S+)( -->\n\n).*?(?=\n<!-- end of code -->$)", re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "proto" / "WIRE.md")
+GENERATED = re.compile(r"^(<!-- (code|table): (\S+) -->\n).*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
+MARKS = re.compile(r"^<!-- (?:(?:code|table): .*|end) -->$", re.MULTILINE)
 MANIFEST_KEY = re.compile(r"\b(limits|timeouts|screening)\.\w+")
 
 
@@ -114,8 +120,21 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def generated(page: str) -> str:
-    """Return the text of a page with its tables as the code gives them; a table that is not in `TABLES` is a KeyError."""
-    return GENERATED.sub(lambda found: found[1] + found[2] + TABLES[found[1]](), page)
+    """Return the text of a page with its tables written again.
+
+    Raises:
+        KeyError: the code has no table of this name.
+        ValueError: there is no result of this name, or a table has no end.
+    """
+    if len(MARKS.findall(page)) != 2 * len(GENERATED.findall(page)):
+        raise ValueError("expected a line <!-- end --> after each <!-- code: NAME --> and <!-- table: NAME -->")
+    return GENERATED.sub(_block, page)
+
+
+def _block(found: re.Match[str]) -> str:
+    head, kind, name = found.groups()
+    text = TABLES[name]() if kind == "code" else rendered(name)
+    return f"{head}\n{text}\n<!-- end -->"
 
 
 def main() -> int:
@@ -124,13 +143,13 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     check, stale = parser.parse_args().check, []
     for path in PAGES:
-        page = path.read_text()
+        page = path.read_text(encoding="utf-8")
         if (fresh := generated(page)) != page:
             stale.append(path.name)
             if not check:
-                path.write_text(fresh)
+                path.write_text(fresh, encoding="utf-8")
     if stale and check:
-        print(f"docs: {', '.join(stale)} differ from the code; run make tables", file=sys.stderr)
+        print(f"docs: {', '.join(stale)} are out of date. Run make tables.", file=sys.stderr)
     return 1 if stale and check else 0
 
 

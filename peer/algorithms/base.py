@@ -87,7 +87,7 @@ class Algorithm(Generic[OptionsT, StateT]):
 
     @classmethod
     def _refuse_unused(cls, manifest: Manifest) -> None:
-        """Refuse a key of ``run`` that has no effect and is not as if it were left out.
+        """Refuse a key of ``run`` that has no effect and differs from its default.
 
         Raises:
             ConfigError: the first such key.
@@ -96,8 +96,8 @@ class Algorithm(Generic[OptionsT, StateT]):
             found, default = (attrgetter(key)(of) for of in (manifest, Manifest()))
             if found != default:
                 raise ConfigError(
-                    f"run.{key}: found {found!r}, which has no effect with algorithm '{cls.name}'; allowed: {default!r}; "
-                    "remove the key, or choose another algorithm"
+                    f"run.{key}: expected {default!r} with algorithm '{cls.name}', where the key has no effect, got {found!r}. "
+                    "Remove the key, or choose another algorithm."
                 )
 
     @classmethod
@@ -121,15 +121,15 @@ class Algorithm(Generic[OptionsT, StateT]):
         final = manifest.final
         if final.epochs and not cls.result_is_model:
             raise ConfigError(
-                f"run.final.epochs: found {final.epochs} with algorithm '{cls.name}', which predicts with several models; "
-                "allowed: 0, or an algorithm whose result is one model"
+                f"run.final.epochs: expected 0 with algorithm '{cls.name}', which predicts with several models, got "
+                f"{final.epochs}. Set 0, or choose an algorithm whose result is one model."
             )
         epochs = cls.default_final_epochs if final.epochs is None else final.epochs
         changed = [name for name, key in type(final).model_fields.items() if getattr(final, name) != key.default]
         if not epochs and (idle := [name for name in changed if name != "epochs"]):
             raise ConfigError(
-                f"run.final.{idle[0]}: found {getattr(final, idle[0])!r} without a final phase; set run.final.epochs, for "
-                f"example to 10, or leave run.final.{idle[0]} out"
+                f"run.final.{idle[0]}: expected a final phase, got none. Set run.final.epochs, for example to 10, or leave "
+                f"run.final.{idle[0]} out."
             )
         return epochs
 
@@ -190,8 +190,8 @@ class Algorithm(Generic[OptionsT, StateT]):
         """Refuse numbers in a pass: without `tells`, no peer sends any."""
         if not message.numbers:
             return None
-        found = f"{len(message.numbers)} numbers in a pass"
-        return Refusal(RefusalCode.MALFORMED, f"{found}; algorithm '{self.name}' has none in this step")
+        expected = f"pass: expected no numbers in this step of algorithm '{self.name}'"
+        return Refusal(RefusalCode.MALFORMED, f"{expected}, got {len(message.numbers)}")
 
     def asking(self, round_index: int) -> bool:
         """Return False: every neighbor sends its models unasked. Depends on the round alone, as all peers must agree.
@@ -210,8 +210,8 @@ class Algorithm(Generic[OptionsT, StateT]):
         return state
 
     def rejects_select(self, state: StateT, select: Select) -> Refusal | None:
-        """Refuse every selection: without `selects`, no peer sends one; a bare one that only asks is taken before."""
-        return Refusal(RefusalCode.MALFORMED, f"algorithm '{self.name}' has no selections")
+        """Refuse every selection: without `selects`, no peer sends one. A bare one, for models alone, is accepted earlier."""
+        return Refusal(RefusalCode.MALFORMED, f"expected no selection with algorithm '{self.name}', got one")
 
     def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Accept every header: any slot may come from any neighbor."""
@@ -259,7 +259,7 @@ class Algorithm(Generic[OptionsT, StateT]):
         return models + [models[0].copy() for _ in range(self.private)], common
 
     def begin(self, workspace: Workspace[StateT]) -> StateT:
-        """Return the state of a peer before its first round; neighbors are told ``sample_count``."""
+        """Return the state of a peer before its first round; neighbors get ``sample_count``."""
         return cast("StateT", self.State(trained=(0,), sample_count=workspace.learner.count()))
 
     def assign(self, workspace: Workspace[StateT]) -> StateT:
@@ -353,4 +353,4 @@ def refuse_slot(header: ModelHeader, slots: int) -> Refusal | None:
     """Return the rejection of a slot that this run does not have, or None."""
     if 0 <= header.slot < slots:
         return None
-    return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot {header.slot} of {slots}")
+    return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot: expected 0 to {slots - 1}, got {header.slot}")

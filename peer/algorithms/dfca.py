@@ -98,13 +98,13 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
             self._seeding = Seeding(manifest, self.options.seed_epochs, peer_id, graph)
         elif "seed_epochs" in manifest.options:
             raise ConfigError(
-                f"run.options.seed_epochs: found {manifest.options['seed_epochs']}, which has no effect without "
-                f"run.options.initialization 'seeds' of algorithm '{self.name}'; remove the key"
+                f"run.options.seed_epochs: expected run.options.initialization 'seeds' of algorithm '{self.name}', without "
+                f"which it has no effect, got {self.options.initialization!r}. Remove the key."
             )
         if self._seeding and (self.options.warmup_rounds or self.options.split_empty):
-            found = f"warmup_rounds {self.options.warmup_rounds} and split_empty {self.options.split_empty}"
             raise ConfigError(
-                f"run.options.initialization: found 'seeds' with {found}, which have no effect then; allowed: 0 and false"
+                "run.options.initialization: expected warmup_rounds 0 and split_empty false with 'seeds', where they have no "
+                f"effect, got {self.options.warmup_rounds} and {str(self.options.split_empty).lower()}"
             )
 
     # ---- decisions ----------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
         return round_index < self.options.warmup_rounds
 
     def seeding(self, round_index: int) -> Seeding | None:
-        """Return what seeds a cluster in a round; None: the round is one of DFCA."""
+        """Return what seeds a cluster in a round; None: it is an ordinary round."""
         return self._seeding if self._seeding and self._seeding.covers(round_index) else None
 
     def steps(self, round_index: int) -> int:
@@ -160,11 +160,13 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
             return seeding.rejects(header)
         if rejection is None and self.warming_up(header.round_index):
             if not 0 < header.mass <= len(self.graph.nodes):
-                allowed = f"allowed is above 0, up to the number of peers, {len(self.graph.nodes)}"
-                return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, f"mass {header.mass}, {allowed}")
+                problem = (
+                    f"mass: expected above 0, up to the number of peers, {len(self.graph.nodes)}, got {header.mass}"
+                )
+                return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, problem)
             if len(header.numbers) != 1 or not abs(header.numbers[0]) <= LOSS_MAX:
-                found = f"a relayed model carries one loss of at most {LOSS_MAX:g}, found {header.numbers}"
-                return Refusal(RefusalCode.MALFORMED, found)
+                problem = f"relayed model: expected one loss of at most {LOSS_MAX:g}, got {header.numbers}"
+                return Refusal(RefusalCode.MALFORMED, problem)
         return rejection
 
     def targets(self, state: DfcaStateT, header: ModelHeader) -> tuple[Target, ...] | None:

@@ -5,8 +5,8 @@ its update. Selections of the next rounds relay all known sketches. After as man
 connected part know the same sketches, and k-means with the same seed gives the same division. A lost sketch is one point less.
 The cost is N q float32 values on each edge in each of these rounds, and no model.
 
-A Byzantine neighbor can relay a false sketch of another peer, as the first sketch of a peer is kept. It can so put peers into a
-wrong part, and do nothing else.
+A Byzantine neighbor can relay a false sketch of another peer, as the first sketch of a peer is kept. This puts peers into a wrong
+part, and does nothing else.
 """
 
 from __future__ import annotations

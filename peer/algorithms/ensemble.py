@@ -31,7 +31,7 @@ def selected_weights(predictions: Sequence[Predictions], loss: Callable[[Predict
     """
     usable = [index for index, rows in enumerate(predictions) if np.isfinite(rows).all()]
     if not usable:
-        raise ValueError("found no model with finite predictions")
+        raise ValueError("expected a model with finite predictions, got none")
     counts = np.zeros(len(predictions))
     counts[usable] = 1
     total = np.sum([predictions[index] for index in usable], axis=0, dtype=np.float64)
@@ -52,7 +52,7 @@ def clearly_above(losses: Losses, reference: Losses, errors: float = ERRORS) -> 
     Args:
         losses: float32 [n].
         reference: float32 [n].
-        errors: how many.
+        errors: number of standard errors.
     """
     difference = losses.astype(np.float64) - reference
     if not np.isfinite(difference).all():

@@ -66,22 +66,22 @@ class FedSpd(FedSpdDecisions):
     def _check_samples(self, learner: Learner) -> None:
         if self.options.personalize == "confident" and learner.labels() is None:
             raise ConfigError(
-                "run.options.personalize: found 'confident' for a task without one class for each sample; allowed: "
-                "'average' or 'mixture'"
+                "run.options.personalize: expected 'average' or 'mixture' for a task without one class for each sample, got "
+                "'confident'"
             )
         buffers = [spec.name for spec in learner.schema.tensors if spec.role == "buffer"]
         if self.options.dp_epsilon is not None and buffers:
             raise ConfigError(
-                f"run.options.dp_epsilon: found a model whose buffer {buffers[-1]!r} travels, too: "
-                "noise makes a variance negative, and without noise it tells of the data; allowed: parameters alone; use "
-                "torch.nn.GroupNorm in place of BatchNorm, and register_buffer(..., persistent=False) for a constant"
+                f"run.options.dp_epsilon: expected a model that sends parameters alone, got the buffer {buffers[-1]!r}. "
+                "With noise a variance may become negative, and without noise it leaks data. Use torch.nn.GroupNorm in place "
+                "of BatchNorm, and register_buffer(..., persistent=False) for a constant."
             )
         count, least = learner.count(), self._samples_min(learner)
         if self.options.dp_epsilon is not None and count < self.slots * least:
             raise ConfigError(
-                f"run.options.min_cluster_samples: found {least}, but this peer has {count} training samples for {self.slots} "
-                f"clusters, and run.options.dp_epsilon needs {least} in each; allowed: up to {count // self.slots}, or fewer "
-                "run.clusters"
+                f"run.options.min_cluster_samples: expected at most {count // self.slots}, got {least}. This peer has {count} "
+                f"training samples for {self.slots} clusters, and run.options.dp_epsilon needs {least} in each. Lower it, or "
+                "set fewer run.clusters."
             )
 
     def notes(self, workspace: Workspace[FedSpdState]) -> list[str]:

@@ -71,9 +71,8 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
         self.stale_rounds_max = DEFAULTS.stale_rounds if manifest.rho else 0
         if self.options.dp_epsilon is not None and not self.options.min_cluster_samples:
             raise ConfigError(
-                f"run.options.min_cluster_samples: found {self.options.min_cluster_samples}; allowed with "
-                "run.options.dp_epsilon: 1 or more (10 is usual). The noise is scaled by this public number, so that no private "
-                "count leaks"
+                "run.options.min_cluster_samples: expected 1 or more (10 is usual) with run.options.dp_epsilon, got "
+                f"{self.options.min_cluster_samples}. The noise is scaled by this public number, so that no private count leaks."
             )
         if self.options.split == "updates":
             self._check_split(len(graph.nodes))
@@ -81,16 +80,16 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
     def _check_split(self, peers: int) -> None:
         if not self.options.hard_rounds:
             raise ConfigError(
-                "run.options.split 'updates' has an effect in hard rounds only: found run.options.hard_rounds 0; allowed: 1 or "
-                "more; or set split 'noise'"
+                "run.options.hard_rounds: expected 1 or more with run.options.split 'updates', got 0. Set it, or set split "
+                "'noise'."
             )
         size = peers * (1 + self.options.sketch_size)
         if self.options.dp_epsilon is not None or size > NUMBERS_MAX or not self.options.warm_rounds:
             raise ConfigError(
-                f"run.options.split 'updates': found run.options.warm_rounds {self.options.warm_rounds}, run.options.dp_epsilon "
-                f"{self.options.dp_epsilon} and {size} numbers for the sketches of {peers} peers; allowed: warm_rounds 1 or "
-                f"more, no dp_epsilon (it does not cover sketches), up to {NUMBERS_MAX} numbers (lower run.options.sketch_size); "
-                "or set split 'noise'"
+                "run.options.split 'updates': expected run.options.warm_rounds of 1 or more, no run.options.dp_epsilon (it does "
+                f"not cover sketches) and at most {NUMBERS_MAX} numbers of sketches, got {self.options.warm_rounds}, "
+                f"{self.options.dp_epsilon} and {size} numbers for {peers} peers. Change these (run.options.sketch_size for the "
+                "numbers), or set split 'noise'."
             )
 
     @property
@@ -173,20 +172,22 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
     def rejects_select(self, state: FedSpdState, select: Select) -> Refusal | None:
         """Refuse a selection without cluster, in a round without selections, or with malformed sketches or anchor."""
         if not self.selecting(select.round_index) or select.selected == NOTHING:
-            found = f"selection {select.selected} in round {select.round_index}, phase {self.phase(select.round_index)}"
-            return Refusal(RefusalCode.MALFORMED, f"{found}; a selection names a cluster, in a round that selects")
+            got = f"{select.selected} in round {select.round_index}, phase {self.phase(select.round_index)}"
+            sentence = f"selection: expected a cluster, in a round that selects, got {got}"
+            return Refusal(RefusalCode.MALFORMED, sentence)
         numbers = select.numbers
         if not numbers:
             return None
         if self.relaying(select.round_index):
             return self._rejects_relayed(numbers)
         if not self.aligning(select.round_index):
-            found = f"{len(numbers)} numbers in round {select.round_index}"
-            return Refusal(RefusalCode.WRONG_SIZE, f"{found}, whose selections carry none")
+            sentence = f"selection of round {select.round_index}: expected no numbers, got {len(numbers)}"
+            return Refusal(RefusalCode.WRONG_SIZE, sentence)
         if rejection := refuse_rows(numbers.array[2:], self.slots, self.options.sketch_size):
             return rejection
         if numbers[0] not in self.graph or numbers[1] not in range(len(self.graph.nodes)):
-            return Refusal(RefusalCode.MALFORMED, f"anchor and hops {tuple(numbers)[:2]} are not of this graph")
+            sentence = f"anchor and hops: expected those of this graph, got {tuple(numbers)[:2]}"
+            return Refusal(RefusalCode.MALFORMED, sentence)
         return None
 
     def _rejects_relayed(self, numbers: Numbers) -> Refusal | None:
@@ -195,7 +196,9 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
             return rejection
         ids = self.relayed(numbers)[:, 0].tolist()
         if len(set(ids)) != len(ids) or not all(peer in self.graph for peer in ids):
-            return Refusal(RefusalCode.MALFORMED, "sketches of peers that are not in the graph, or two of one peer")
+            return Refusal(
+                RefusalCode.MALFORMED, "sketches: expected one for each of some peers of the graph, got other ids"
+            )
         return None
 
     def rejects(self, state: FedSpdState, header: ModelHeader, select: Select | None) -> Refusal | None:
@@ -203,17 +206,25 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
         if not self.selecting(header.round_index):
             one = self.phase(header.round_index) == "warm"
             wrong = one and header.slot != 0
-            return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot {header.slot} in a warm round") if wrong else None
+            return (
+                Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot: expected 0 in a warm round, got {header.slot}")
+                if wrong
+                else None
+            )
         if select is None or select.selected == NOTHING:
-            return Refusal(RefusalCode.NOT_SELECTED, f"a model without a selection for round {header.round_index}")
+            return Refusal(
+                RefusalCode.NOT_SELECTED,
+                f"expected a selection for round {header.round_index} before a model, got none",
+            )
         if select.selected != header.slot or header.total != 1:
-            found = f"model {header.index} of {header.total} of cluster {header.slot}"
-            return Refusal(RefusalCode.CONTRADICTS_SELECTION, f"{found}, selected is cluster {select.selected}")
+            got = f"model {header.index} of {header.total} of cluster {header.slot}"
+            expected = f"one model of the selected cluster {select.selected}"
+            return Refusal(RefusalCode.CONTRADICTS_SELECTION, f"expected {expected}, got {got}")
         if self.mix == "metropolis":
             allowed = range(1, self.graph.degree(header.sender) + 1)
             if len(header.numbers) != 1 or header.numbers[0] not in allowed:
                 return Refusal(
-                    RefusalCode.WEIGHT_OUT_OF_RANGE, f"degree {header.numbers}, allowed is 1 to {allowed[-1]}"
+                    RefusalCode.WEIGHT_OUT_OF_RANGE, f"degree: expected 1 to {allowed[-1]}, got {header.numbers}"
                 )
         return None
 

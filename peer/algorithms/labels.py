@@ -57,8 +57,8 @@ def conflict(
         return None
     return Refusal(
         RefusalCode.LABEL_CONFLICT,
-        f"a model of cluster {cluster} has cosine {found[cluster]:.3f} with the receiver's center {cluster} and "
-        f"{found[nearest]:.3f} with its center {nearest}; allowed is a margin of {margin:g}",
+        f"model of cluster {cluster}: expected its cosine with another center of the receiver at most {margin:g} above "
+        f"{found[cluster]:.3f}, that with center {cluster}, got {found[nearest]:.3f} with center {nearest}",
     )
 
 

@@ -8,7 +8,7 @@ does not say what is clipped.
 
 L = 1: each message of each round spends epsilon. The guarantee is about one sent update, with the samples of one cluster as its
 data set. It is not sample-level DP-SGD, and it covers nothing else that a peer sends. It has two assumptions, which `statement`
-tells the operator: a sensitivity of 2 C / m, although clipping a whole update bounds it by 2 C only, and a formula for sigma
+names to the operator: a sensitivity of 2 C / m, although clipping a whole update bounds it by 2 C only, and a formula for sigma
 that is proved for epsilon below 1.
 
 The noise is drawn from the operating system's entropy, never from the run's seed, which every neighbor knows. So a run with

@@ -34,15 +34,16 @@ def register(algorithm: type[Algorithm]) -> str:
         ConfigError: the class is not an `Algorithm` with a name of its own, or an installed algorithm has the name.
     """
     if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
-        raise ConfigError(f"algorithm: found {algorithm!r}; allowed: a name, or a subclass of peer.Algorithm")
+        raise ConfigError(f"algorithm: expected a name, or a subclass of peer.Algorithm, got {algorithm!r}")
     name = vars(algorithm).get("name")
     if not isinstance(name, str) or not name:
         raise ConfigError(
-            f"algorithm: {algorithm.__name__}: found name {name!r}; allowed: a text, such as name = 'mine'"
+            f"algorithm: {algorithm.__name__}: name: expected a text, such as name = 'mine', got {name!r}"
         )
     if _installed().get(name, algorithm) is not algorithm:
         raise ConfigError(
-            f"algorithm: {algorithm.__name__}: found the name {name!r} of an installed algorithm; choose another"
+            f"algorithm: {algorithm.__name__}: name: expected an unused name, got {name!r} of an installed algorithm. Choose "
+            "another."
         )
     _registered[name] = algorithm
     return name
@@ -55,9 +56,7 @@ def _installed() -> dict[str, type[Algorithm]]:
         value, where = loaded(entry, "algorithm")
         added = _defined_in(value) if isinstance(value, ModuleType) else {entry.name: _checked(value, where)}
         if both := sorted(added.keys() & found):
-            raise ConfigError(
-                f"{where}: found the name {both[0]!r} of another algorithm; allowed: another name; {REMEDY}"
-            )
+            raise ConfigError(f"{where}: expected a name that no other algorithm has, got {both[0]!r}. {REMEDY}")
         found |= added
     return found
 
@@ -78,7 +77,7 @@ def _checked(value: object, where: str, remedy: str = REMEDY) -> type[Algorithm]
     if isinstance(value, type) and issubclass(value, Algorithm):
         return value
     found = value.__name__ if isinstance(value, type) else f"a {type(value).__name__}"
-    raise ConfigError(f"{where}: found {found}; allowed: a subclass of peer.Algorithm; {remedy}")
+    raise ConfigError(f"{where}: expected a subclass of peer.Algorithm, got {found}. {remedy}")
 
 
 def algorithm_named(name: str) -> type[Algorithm]:
@@ -96,7 +95,7 @@ def algorithm_named(name: str) -> type[Algorithm]:
 
 
 def _from_file(value: str) -> type[Algorithm]:
-    found = _checked(load_object(value, NAMED), f"run.algorithm: {value}", "give the name of such a class")
+    found = _checked(load_object(value, NAMED), f"run.algorithm: {value}", "Give the name of such a class.")
     if not hasattr(found, "name"):
         found.name = found.__name__
     return found

@@ -10,9 +10,9 @@ steps the model of that peer goes from neighbor to neighbor. So the clusters mea
 as many bytes as rounds of plain DFCA. A peer that the model does not reach, because of deaths, keeps its own.
 
 k may be larger than the number of groups. ``clear`` is 1 if at some peer the loss over H_i falls by more than sqrt(2 ln N)
-standard errors of its mean, and more than 2: the largest of N normal numbers is about as large. Where it falls so at none, all
-groups have a cluster: r and the clusters after it stay empty, and the rounds left of the start are as any later round, with
-models in the last step.
+standard errors of its mean, and more than 2: the largest of N normal numbers is about as large. If it does so at no peer, all
+groups have a cluster: cluster r and those after it stay empty, and the remaining rounds of the start are like later rounds,
+with models in the last step.
 
 Source: OURS, after the farthest-first traversal of Teofilo F. Gonzalez, "Clustering to minimize the maximum intercluster
 distance", 1985.
@@ -67,13 +67,13 @@ def obstacle_to_seeds(manifest: Manifest) -> str | None:
     for key, found, needed in (("pace", manifest.pace, "lockstep"), ("dynamic_edges", manifest.dynamic_edges, 0.0)):
         if found != needed:
             return (
-                f"run.{key}: found {found!r} with options.initialization 'seeds', whose numbers must reach all peers in a "
-                f"round; allowed: {needed!r}, or initialization 'global' or 'local'"
+                f"run.{key}: expected {needed!r} with options.initialization 'seeds', whose numbers must reach all peers in "
+                f"a round, got {found!r}. Change it, or set initialization 'global' or 'local'."
             )
     if manifest.rounds <= manifest.clusters:
         return (
-            f"run.rounds: found {manifest.rounds} with options.initialization 'seeds' and {manifest.clusters} clusters, whose "
-            f"start takes a round for each cluster; allowed: {manifest.clusters + 1} or more"
+            f"run.rounds: expected {manifest.clusters + 1} or more with options.initialization 'seeds' and "
+            f"{manifest.clusters} clusters, whose start takes a round for each cluster, got {manifest.rounds}"
         )
     return None
 
@@ -123,9 +123,8 @@ class Seeding:
         usual = len(numbers) == 3 and numbers[1] in self.graph and numbers[2] in (0, 1)
         if not numbers or (self.comparing(message.step) and usual):
             return None
-        found = f"{numbers} in step {message.step} of a round that seeds a cluster"
-        allowed = "allowed are a gain, a peer, and 0 or 1, in the first half of the steps"
-        return Refusal(RefusalCode.MALFORMED, f"{found}; {allowed}")
+        expected = "a gain, a peer, and 0 or 1, in the first half of the steps of a round that seeds a cluster"
+        return Refusal(RefusalCode.MALFORMED, f"numbers: expected {expected}, got {numbers} in step {message.step}")
 
     def offers(self, state: SeedingState, round_index: int, step: int) -> tuple[Offer, ...]:
         """Offer the chosen model in the step after this peer got it; in the last step the other models that it trained."""
@@ -139,12 +138,13 @@ class Seeding:
     def rejects(self, header: ModelHeader) -> Refusal | None:
         """Refuse a model in a step for numbers, and before the last step one of another cluster than the round's."""
         if self.comparing(header.step):
-            return Refusal(RefusalCode.MALFORMED, f"a model in step {header.step}, which carries numbers only")
+            return Refusal(RefusalCode.MALFORMED, f"step {header.step}: expected numbers only, got a model")
         if header.slot != header.round_index and header.step + 1 < self.steps:
-            where = f"step {header.step} of the round that seeds cluster {header.round_index}"
-            return Refusal(
-                RefusalCode.SLOT_OUT_OF_RANGE, f"slot {header.slot} in {where}; allowed in the last, {self.steps - 1}"
+            problem = (
+                f"slot: expected {header.round_index} before the last step ({self.steps - 1}) of the round that seeds this "
+                f"cluster, got {header.slot} in step {header.step}"
             )
+            return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, problem)
         return None
 
     # ---- work -------------------------------------------------------------------------------------------------------

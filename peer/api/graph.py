@@ -53,7 +53,7 @@ class Graph(BaseGraph):
             seed: of the graph. ``run={"seed": ...}`` is the seed of the run.
             p: erdos-renyi: probability of an edge.
             m: barabasi-albert: edges per new peer.
-            degree: average degree, in place of p, m or radius. Default: 4, more where so many peers would not be connected.
+            degree: average degree, in place of p, m or radius. Default: 4, or more if needed for a connected graph.
             radius: geometric: radius in the unit square within which peers are neighbors.
             base_port: ``{port}`` is base_port + i. Default: 7400.
             address_template: address of peer i; placeholders ``{id}``, ``{id+N}``, ``{id-N}``, and the same with ``port``.

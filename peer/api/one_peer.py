@@ -63,7 +63,7 @@ def run(
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(run_async(peer_id, graph, task, algorithm=algorithm, **options))
-    raise UsageError("peer.run: found a running event loop; use: await peer.run_async(...)")
+    raise UsageError("peer.run: expected no running event loop, got one. Use: await peer.run_async(...)")
 
 
 async def run_async(
@@ -140,13 +140,13 @@ async def _to_end(
         log.warning(live.problem)
     if status == "refused":
         raise ConfigError(
-            f"peer {peer_id}: refused by every neighbor, because its manifest, graph, schema or version is another; "
+            f"peer {peer_id}: refused by every neighbor, because its manifest, graph, schema or version differs; "
             f"{settings.state_dir / 'history.jsonl'} and the log have each neighbor's reason"
         )
     if status == "alone" and not is_completed(StateDir(settings.state_dir)):
         raise AloneError(
-            f"peer {peer_id}: no neighbor was live for run.start.deadline_s, and run.start.wait_for is never_alone; call "
-            "peer.run again when its neighbors are back: it resumes"
+            f"peer {peer_id}: no neighbor was live for run.start.deadline_s, and run.start.wait_for is never_alone. Call "
+            "peer.run again when its neighbors are back: it resumes."
         )
     return status, settings.state_dir
 

@@ -1,4 +1,4 @@
-"""Options that are no more: the error that refuses one names what replaces it."""
+"""Removed options: the error that refuses one names what replaces it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ GONE_VERBS = {"data shard": "peer data split --peer ID"}
 
 
 def name_successor(error: Exception) -> None:
-    """Change the message of an error for an unknown option or verb, where it is no more; leave other errors as they are."""
+    """Name the replacement in the error for a removed option or verb; leave other errors as they are."""
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if context is None:
         return
@@ -76,8 +76,8 @@ def name_successor(error: Exception) -> None:
     for gone, successor in GONE_VERBS.items():
         group, _, name = gone.rpartition(" ")
         if group == verb and getattr(error, "message", "").startswith(f"No such command '{name}'."):
-            vars(error)["message"] = f"expected {successor}, got {gone}, which is no more."
+            vars(error)["message"] = f"expected {successor}, got {gone}, which was removed."
     if option is None or not hasattr(error, "possibilities"):
         return
     if instead := GONE.get(f"{verb} {option}", GONE.get(option)):
-        vars(error).update(message=f"expected {instead}, got {option}, which is no more.", possibilities=None)
+        vars(error).update(message=f"expected {instead}, got {option}, which was removed.", possibilities=None)

@@ -41,8 +41,8 @@ def make(
         str,
         typer.Option(
             metavar="KIND[:KEY=VALUE,...]",
-            help=f"Kind of graph: {', '.join(KINDS)}. Keys: seed (1); degree, the average degree (4, or more where so many peers "
-            "would not be connected). In place of degree: erdos-renyi:p=0.5, probability of an edge; barabasi-albert:m=2, edges "
+            help=f"Kind of graph: {', '.join(KINDS)}. Keys: seed (1); degree, the average degree (4, or more if needed for a "
+            "connected graph). In place of degree: erdos-renyi:p=0.5, probability of an edge; barabasi-albert:m=2, edges "
             "per new peer; geometric:radius=0.3, in the unit square. small-world:p=0.1, share of edges rewired. "
             "--set run.seed=N is the seed of the run.",
         ),

@@ -36,7 +36,7 @@ class Verbs(TyperGroup):
         return self.commands.get(cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a verb; the error for an option that is no more names what replaces it."""
+        """Run a verb; the error for a removed option names what replaces it."""
         try:
             return super().invoke(ctx)
         except Exception as error:
@@ -117,9 +117,9 @@ def main() -> None:
             traceback.print_exception(error)
         _say(str(error))
         sys.exit(error.exit_code)
-    except Exception as error:  # nothing that a user gives may lead here
+    except Exception as error:  # no input of a user may cause this
         traceback.print_exception(error)
-        _say(f"found {type(error).__name__} in this program; this is a bug: please report it with the lines above")
+        _say(f"{type(error).__name__} in this program. This is a bug: please report it with the lines above.")
         sys.exit(LocalProtocolError.exit_code)
 
 

@@ -23,7 +23,7 @@ EMPTY = np.empty(0, np.uint8)
 
 SLOW = 4.0  # a transfer is slow if it takes this many times the median of the other neighbors' last transfers
 REMEMBERED = 0.8  # of how long a neighbor's transfers took, at each quicker one
-FAILED = 4.0  # a transfer without a model counts this many times: it was of no use
+FAILED = 4.0  # a transfer that brought no model counts this many times
 GIVEN_UP = 8.0  # a transfer that was given up counts as this many times what is slow
 PAUSE = (
     19.0  # with a single buffer, a slow neighbor first leaves it to the others this many times as long as it gets it
@@ -152,7 +152,7 @@ class Arrivals:
 
 
 class Buffers:
-    """Which neighbor gets a receive buffer, so that no neighbor uses up what is there for the others.
+    """Which neighbor gets a receive buffer, so that no neighbor takes all of them.
 
     All neighbors share the buffers, and a model keeps its buffer from its first byte to its fold. So
 
@@ -162,7 +162,7 @@ class Buffers:
     - if such transfers hold all buffers nevertheless and another neighbor waits, the longest is given up. Its sender repeats it.
 
     With a single buffer a slow neighbor has it for a twentieth of the time at most, and each time twice as long as before, so
-    that an honest one succeeds in the end. What is slow is measured here, by the transfers of the other neighbors.
+    that an honest one succeeds in the end. A transfer is slow in comparison with those of the other neighbors.
 
     Args:
         arrivals: what is offered, read and complete.

@@ -88,7 +88,7 @@ class Async:
         return not self._state.arrivals.folding
 
     def close_step(self) -> ClosedStep:
-        """Say who is here; folds go on in the next step."""
+        """Return the present neighbors; folds continue in the next step."""
         present = self._state.note_delivery(list(self.counted_on()))
         return ClosedStep(present, [], [], company=bool(self._state.live()))
 

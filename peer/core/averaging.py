@@ -50,7 +50,7 @@ def fold(average: Vector, weight_sum: float, arrival: Vector, weight: float = 1.
     if average.shape != arrival.shape or average.ndim != 1:
         raise LocalProtocolError(f"cannot fold a vector of shape {arrival.shape} into one of {average.shape}")
     if not (weight_sum > 0 and weight > 0):
-        raise LocalProtocolError(f"weights of a running average must be positive, found {weight_sum} and {weight}")
+        raise LocalProtocolError(f"weights of a running average: expected above 0, got {weight_sum} and {weight}")
     total = weight_sum + weight
     step = np.float32(weight / total)
     scratch = np.empty(min(BLOCK_ELEMENTS, average.size), np.float32)
@@ -105,7 +105,8 @@ def check_norm(norm_squared: float, own_norm_squared: float, bound: float | None
     if bound is not None and norm_squared > bound**2 * own_norm_squared:
         return Refusal(
             RefusalCode.NORM_BOUND,
-            f"norm {math.sqrt(norm_squared):.3g}, allowed is {bound:g} times the receiver's {math.sqrt(own_norm_squared):.3g}",
+            f"norm: expected at most {bound:g} times the receiver's {math.sqrt(own_norm_squared):.3g}, got "
+            f"{math.sqrt(norm_squared):.3g}",
         )
     return None
 

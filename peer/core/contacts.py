@@ -43,7 +43,7 @@ class Contacts:
         self._timeouts = state.manifest.timeouts
 
     def phase(self) -> Phase:
-        """Return the phase that neighbors and observers are told."""
+        """Return the phase that is sent to neighbors and observers."""
         if self._state.leaving:
             return Phase.LEAVING
         if self._state.stage is Stage.JOINING:
@@ -77,21 +77,21 @@ class Contacts:
             change = neighbor.liveness.answered(now, restarted_as)
         elif is_new:
             change = neighbor.liveness.heard(now, restarted_as)
-        # A hello from an incarnation that we know says that it holds us dead: no sign that it hears us.
+        # A hello from a known incarnation shows that it considers us dead, not that it hears us.
         self.changed(neighbor, change)
         if neighbor.is_reachable:
             neighbor.returns_until = None
         self._hello_if_absent(neighbor, now)
         if is_new:
             neighbor.outbox.repost(self._pace.repost_from(neighbor))
-        if is_new or event.answered:  # not for every hello: one that repeats hellos must not make us send without end
+        if is_new or event.answered:  # not for every hello: repeated hellos must not cause unlimited messages
             neighbor.outbox.retry_now()
 
     def _hello_if_absent(self, neighbor: Neighbor, now: float) -> None:
         """Send a hello to a neighbor that was heard but is not alive: its answer tells whether it hears us too."""
         neighbor.unreachable = neighbor.liveness.must_answer
         if neighbor.unreachable and not neighbor.hello_in_flight:
-            soon = now + RETRY_FIRST_S  # rate-limited: its messages must not make us send hellos without end
+            soon = now + RETRY_FIRST_S  # rate-limited: its messages must not cause unlimited hellos
             neighbor.hello_at = soon if neighbor.hello_at is None else min(neighbor.hello_at, soon)
 
     def _retry_hello(self, neighbor: Neighbor, now: float) -> None:
@@ -192,7 +192,7 @@ class Contacts:
     # ---- failure detection ------------------------------------------------------------------------------------------
 
     def changed(self, neighbor: Neighbor, change: Change | None) -> None:
-        """Record a neighbor's transition, and release what is open with one that died."""
+        """Record a neighbor's transition, and cancel what is pending with one that was marked dead."""
         if change is None or change.before is change.after:
             return
         dead = change.after is NeighborState.DEAD
@@ -207,7 +207,7 @@ class Contacts:
                 neighbor.hello_at = NOW  # it may come back
 
     def _hang_up(self, neighbor: Neighbor) -> None:
-        """End what is under way with an incarnation that is over, or looks so; if it is not, it says hello and repeats."""
+        """Cancel what is under way with an incarnation that has ended or seems to; if not, it says hello and resends."""
         if neighbor.outbox.in_flight is not None:
             self._state.emit(do.CancelSend(neighbor.id))
             neighbor.outbox.failed(NOW)
@@ -215,7 +215,7 @@ class Contacts:
             self._state.answer(arrival, Refusal(RefusalCode.NO_HANDSHAKE, "marked dead, or of an older incarnation"))
 
     def check(self, now: float) -> None:
-        """Judge silences; send the hellos and heartbeats that are due."""
+        """Mark silent neighbors; send the hellos and heartbeats that are due."""
         due = next_check(neighbor.liveness for neighbor in self._state.neighbors.values())
         if due is not None and now >= due:
             table = {n: neighbor.liveness for n, neighbor in self._state.neighbors.items()}

@@ -1,6 +1,6 @@
 """The counters of a peer: `Totals` is their one table. A new counter is one line there, and the line that counts.
 
-The history, its validation, what observers are told, the metrics endpoint, reports, statuses and the tables in docs are
+The history, its validation, what observers get, the metrics endpoint, reports, statuses and the tables in docs are
 derived from it.
 """
 
@@ -20,7 +20,7 @@ class Entry:
     Attributes:
         help: what it means, without a period; Markdown.
         unit: of a number, where the name does not end with it.
-        told: whether observers may know it.
+        told: whether observers get it.
         prometheus: its type there; "": it has no metric of its own.
         scope: of a counter. ``round``: each line counts what happened since the one before. ``run``: in totals only.
         by: which part counts, of a counter.
@@ -61,7 +61,7 @@ class Totals:
     models_folded: Annotated[int, counter("arrivals folded into a running average")] = 0
     models_unused: Annotated[int, counter("arrivals that the algorithm did not use")] = 0
     models_rejected: Annotated[int, counter("complete arrivals that failed screening")] = 0
-    models_adopted: Annotated[int, counter("models of neighbors taken over by a peer that came late")] = 0
+    models_adopted: Annotated[int, counter("models of neighbors adopted by a peer that caught up")] = 0
     duplicates_dropped: Annotated[int, counter("arrivals dropped because they were folded before")] = 0
     stale_dropped: Annotated[int, counter("arrivals dropped because they were too old")] = 0
     payload_bytes_sent: Annotated[int, counter("bytes of model payload sent")] = 0

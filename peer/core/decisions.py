@@ -22,7 +22,7 @@ class AlgorithmState:
 
     Attributes:
         trained: the slots that train in this round; none if the peer sits it out.
-        sample_count: as neighbors are told.
+        sample_count: as sent to neighbors.
         cluster_index: the slot of the evaluation model, where it is one of several.
         mixture: the weight of each model, where predictions or models are mixed.
     """

@@ -143,8 +143,8 @@ class DeltaReceiver:
         """
         name, base = self._bases.get((header.sender, header.slot), (0, None))
         if base is None or name != header.base:
-            found = f"{name:016x}" if name else "none"
-            sentence = f"ModelHeader.base: found {header.base:016x}; the model of this slot here is {found}; send the whole model"
+            own = f"{name:016x}" if name else "none"
+            sentence = f"ModelHeader.base: expected {own}, the model of this slot, got {header.base:016x}. Send the whole model."
             raise RemoteProtocolError(RefusalCode.NO_BASE, sentence)
         change = decode(payload, self._schema, header.encoding)
         with np.errstate(over="ignore"):  # an infinity is refused by `norm_squared`

@@ -34,7 +34,7 @@ ENCODINGS = tuple(MEANINGS)
 INT8_MAX = 127  # -128 is not used: the range is symmetric, and the codes of -x are the negated codes of x
 _BFLOAT16_MAX = np.uint16(0x7F7F)  # largest finite value
 _BYTES_PER_ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "delta_int8": 1}
-_KEPT = {"delta_top10": 10, "delta_top1": 100}  # one value of so many is sent
+_KEPT = {"delta_top10": 10, "delta_top1": 100}  # one value in this many is sent
 DELTAS = ("delta_int8", *_KEPT)
 FULL = "float32"  # of a model whose receiver has no base for a delta
 
@@ -93,7 +93,7 @@ def encode(theta: NDArray[np.float32], schema: Schema, encoding: str) -> memoryv
     """
     if theta.shape != (schema.size,) or theta.dtype != np.float32:
         raise LocalProtocolError(
-            f"model to encode: found {theta.dtype}{list(theta.shape)}; allowed: float32[{schema.size}], the schema's"
+            f"model to encode: expected the schema's float32[{schema.size}], got {theta.dtype}{list(theta.shape)}"
         )
     if encoding in _KEPT:
         return _encode_largest(theta, _kept(schema, encoding))
@@ -117,11 +117,11 @@ def decode(payload: Payload, schema: Schema, encoding: str) -> NDArray[np.float3
     """
     if encoding not in ENCODINGS:
         raise RemoteProtocolError(
-            RefusalCode.WRONG_ENCODING, f"encoding: found {encoding!r}; allowed: {', '.join(ENCODINGS)}"
+            RefusalCode.WRONG_ENCODING, f"encoding: expected one of {', '.join(ENCODINGS)}, got {encoding!r}"
         )
     found, expected = view_of(payload).nbytes, payload_size(schema, encoding)
     if found != expected:
-        sentence = f"payload: found {found} bytes; allowed: {expected} ({encoding} of this schema)"
+        sentence = f"payload: expected {expected} bytes ({encoding} of this schema), got {found}"
         raise RemoteProtocolError(RefusalCode.WRONG_SIZE, sentence)
     if encoding == "float32":
         return np.frombuffer(payload, "<f4").astype(np.float32, copy=False)
@@ -182,7 +182,7 @@ class ErrorFeedback:
 def _bytes_per_element(encoding: str) -> int:
     size = _BYTES_PER_ELEMENT.get(encoding)
     if size is None:
-        raise LocalProtocolError(f"encoding: found {encoding!r}; allowed: {', '.join(ENCODINGS)}")
+        raise LocalProtocolError(f"encoding: expected one of {', '.join(ENCODINGS)}, got {encoding!r}")
     return size
 
 
@@ -228,8 +228,8 @@ def _decode_largest(payload: Payload, size: int, kept: int) -> NDArray[np.float3
     data = np.frombuffer(payload, np.uint8)
     bits = np.unpackbits(data[: -(-size // 8)], bitorder="little").view(bool)
     if np.count_nonzero(bits) != kept or bits[size:].any():
-        found = f"bits: found {np.count_nonzero(bits)} set; allowed: {kept}, among the first {size}"
-        raise RemoteProtocolError(RefusalCode.MALFORMED, found)
+        problem = f"bits: expected {kept} set, all among the first {size}, got {np.count_nonzero(bits)}"
+        raise RemoteProtocolError(RefusalCode.MALFORMED, problem)
     theta = np.zeros(size, np.float32)
     theta[bits[:size]] = _from_bfloat16(np.frombuffer(data[-(-size // 8) :].tobytes(), "<u2"))
     return theta
@@ -256,7 +256,7 @@ def _decode_int8(payload: Payload, schema: Schema) -> NDArray[np.float32]:
     if not (np.isfinite(scales).all() and (scales >= 0).all()):
         raise RemoteProtocolError(
             RefusalCode.MALFORMED,
-            "int8 scale: found a negative, infinite or NaN value; allowed: finite numbers, 0 or more",
+            "int8 scale: expected finite numbers, 0 or more, got a negative, infinite or NaN value",
         )
     theta = codes.astype(np.float32)
     with np.errstate(over="ignore"):  # an infinity is refused by `norm_squared`, as in the other encodings

@@ -19,7 +19,7 @@ from peer.core.waiting import Company
 
 
 class Ending:
-    """The part of the engine that stops a peer, with what its disk and its neighbors still need."""
+    """The part of the engine that stops a peer, after its last checkpoint and its last messages to neighbors."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Ending:
         self._state.leaves_as = self._state.leaves_as or status
 
     def leave(self, now: float) -> None:
-        """Write a checkpoint if the disk is behind, tell the neighbors, stop; but not while the models are being changed.
+        """Write a checkpoint if the disk lacks one, notify the neighbors, stop; but not while the models are being changed.
 
         A round that began after the last checkpoint is closed with what has come; otherwise it is begun again at the next start.
         Called after every event, so that no end of work, write or fold can be missed.
@@ -89,7 +89,7 @@ class Ending:
     # ---- after the last round -------------------------------------------------------------------------------------------
 
     def begin_linger(self, now: float) -> None:
-        """All rounds are done: tell the neighbors, and stay for them."""
+        """All rounds are done: notify the neighbors, and stay for them."""
         state = self._state
         skipped = ("seconds", "folded", "rejected", "missing")
         state.round.record = {key: value for key, value in state.round.record.items() if key not in skipped}
@@ -126,7 +126,7 @@ class Ending:
     # ---- the end --------------------------------------------------------------------------------------------------------
 
     def stop(self, status: do.Status, now: float) -> None:
-        """End the run: tell the neighbors, answer what is open, write the last record."""
+        """End the run: notify the neighbors, answer open requests, write the last record."""
         state, ended = self._state, self._state.stage is Stage.LINGERING
         state.take(Trigger.STOP)
         self.ask(status)

@@ -13,7 +13,7 @@ Theory of operation. A peer goes through the stages of `peer.core.stages`:
 - adopting: it takes the average of pulled models and continues in their round. One neighbor alone is believed only if it delivers
   a model.
 - offering: a step's models are ready and wait for the last checkpoint, and for selections where the algorithm selects.
-- leaving: asked to stop, in any stage. Work under way is ended, the disk brought up to date, the neighbors told, as the guards of
+- leaving: asked to stop, in any stage. Work under way is ended, a checkpoint written, the neighbors notified, as the guards of
   the table say.
 - In every stage neighbors send hellos, heartbeats, selections and offers; an offer that comes too early waits unread.
 - Only in training, offering and exchanging are arrivals read and folded, so that no other work reads the tensors meanwhile.
@@ -92,11 +92,11 @@ class Engine:
         return self.state.round.index
 
     def phase(self) -> Phase:
-        """Return the phase that neighbors and observers are told."""
+        """Return the phase that is sent to neighbors and observers."""
         return self.contacts.phase()
 
     def must_answer(self, neighbor: int) -> bool:
-        """Return whether a neighbor, though heard, is not alive before a call to it is answered."""
+        """Return whether a neighbor that was heard counts as alive only once it answers a call."""
         return self.state.neighbors[neighbor].liveness.must_answer
 
     def step(self, event: ev.Event, now: float) -> list[do.Effect]:

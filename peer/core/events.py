@@ -112,7 +112,7 @@ class SendAnswered:
 
     neighbor: int
     refusal: Refusal | None = None
-    size_bytes: int | None = None  # of the payload, where it is another one than the header in flight says
+    size_bytes: int | None = None  # of the payload, if it differs from that of the header in flight
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,9 @@ class Lockstep:
     # ---- neighbors ------------------------------------------------------------------------------------------------------
 
     def counted_on(self) -> Iterator[int]:
-        """Also one that left before the end, for the suspicion time: a restart costs no more than after a kill.
+        """Include a neighbor that left before the end, for the suspicion time: a restart costs no more than after a kill.
 
-        Not those that made rounds wait in vain.
+        Exclude neighbors that made rounds wait in vain.
         """
         if self._state.plan.steps:
             for n, neighbor in self._state.neighbors.items():
@@ -135,7 +135,7 @@ class Lockstep:
         return ClosedStep(present, missing, unused, company)
 
     def close_round(self, now: float) -> None:
-        """Measure the round rate, except in rounds alone, or that a lost neighbor, a partition or the deadline made long."""
+        """Measure the round rate, except of rounds alone, or prolonged by a lost neighbor, a partition or the deadline."""
         state = self._state
         if self.partition.goes_on():
             return
@@ -166,10 +166,10 @@ USUAL_ROUNDS = 4.0  # how long a neighbor with `FULL` misses is waited for; a su
 class Patience:
     """How long lockstep waits for a live neighbor that does not do its part: it delivers nothing, or takes nothing.
 
-    The first round waits until its deadline, as for any slow neighbor. A neighbor that made a round wait in vain again is waited
-    for less: not at all in some rounds, ever more of them, and for a few usual rounds in the next. Each round in which it does
-    its part counts in its favor, and what it delivers in time is folded in every case. A neighbor whose transfers stop twice in
-    a step is not waited for any longer in it.
+    The first round waits until its deadline, as for any slow neighbor. If a neighbor makes another round wait in vain, the next
+    rounds do not wait for it, a growing number of them, and then one waits for the time of a few usual rounds. Each round in
+    which it does its part counts in its favor, and what it delivers in time is always folded. After two stopped transfers in a
+    step, that step no longer waits for the neighbor.
 
     Args:
         state: the shared state.
@@ -189,7 +189,7 @@ class Patience:
         return self._state.has_delivered(neighbor.id) and not self._state.owes(neighbor.id)
 
     def look(self, neighbors: list[int], usual_s: float, now: float) -> None:
-        """Give up those of the neighbors that are waited for long enough."""
+        """Give up on neighbors that the step has waited for long enough."""
         until = self.until(usual_s)
         for neighbor in (self._state.neighbors[n] for n in neighbors):
             tired = neighbor.stalls >= STALLS_MAX or (neighbor.misses >= FULL and now >= until)
@@ -220,7 +220,7 @@ class Patience:
 
 
 class RoundRate:
-    """The durations of recent rounds, seconds, except the first of an incarnation, in which everything warms up.
+    """The durations of recent rounds, seconds, except the first of an incarnation, which is slow.
 
     Args:
         window: how many rounds count.
@@ -245,8 +245,8 @@ class RoundRate:
     def duration_min_s(self) -> float:
         """Return the least duration of a round apart from the others: the upper quartile, 0 before the first round.
 
-        Rather too long than too short: a peer that returns behind the others skips rounds alone; one ahead makes them skip.
-        Yet one long round of two, or two of eight, do not count: a neighbor may have waited for a neighbor of its own.
+        It errs on the long side: a peer that returns behind the others skips rounds itself, one ahead makes them all skip. A
+        single outlier, or two of eight, do not raise the estimate: a neighbor may have waited for a neighbor of its own.
         """
         durations = sorted(self._durations)
         return durations[3 * (len(durations) - 1) // 4] if durations else 0.0
@@ -287,7 +287,7 @@ class Partition:
         return True
 
     def goes_on(self) -> bool:
-        """Return whether the partition outlasts the round that closes."""
+        """Return whether the partition continues after the round that closes."""
         likely = self.is_likely()
         self.holds_rate &= likely
         return likely
@@ -297,12 +297,12 @@ class Partition:
         return self._state.round.began_at + self._round_s() if self.holds_rate else 0.0
 
     def _round_s(self) -> float:
-        """Return how long a round lasts at least: as long as usual; where only one is known, it has warmed up as well."""
+        """Return the least duration of a round: the usual one, or that of the first round if no other is known."""
         first_s = min(self._rate.first_s, self._state.manifest.timeouts.suspicion_s)
         return self._rate.duration_min_s() or first_s
 
     def is_likely(self) -> bool:
-        """Return whether this is likely a partition's small side: one was lost, and half of the neighbors or more are absent.
+        """Return whether this is likely a partition's small side: half of the neighbors or more are absent, and one was lost.
 
         Those that were never met are absent too, but nothing changes at the start of a run: it has no rate yet.
         """
@@ -313,7 +313,7 @@ class Partition:
     def _is_absent(self, neighbor: Neighbor) -> bool:
         """Return whether a neighbor is missed: it is dead, has left, was never met, or is far behind.
 
-        Not one that has finished, which need not come back, nor one that is ahead of us.
+        A neighbor that has finished, or is ahead of us, is not missed.
         """
         if self._state.has_finished(neighbor):
             return False

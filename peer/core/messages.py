@@ -21,7 +21,7 @@ HEADER_NUMBERS_MAX = 4096  # in a header, which stays in its receiver's memory w
 
 
 class Phase(StrEnum):
-    """What a peer is doing, as it tells its neighbors and observers."""
+    """What a peer is doing, as sent to its neighbors and observers."""
 
     STARTING = "starting"
     RUNNING = "running"

@@ -40,7 +40,9 @@ class Neighbor:
     is_straggler: bool = False
     returns_until: float | None = None
     stalls: int = 0  # transfers of its models in the present step that stopped or were too slow
-    misses: float = 0.0  # rounds that waited for it in vain, less what it made good (`peer.core.lockstep`)
+    misses: float = (
+        0.0  # rounds that waited for it in vain, minus a credit for rounds that it completed (`peer.core.lockstep`)
+    )
     waited_from: int = 0  # the first round that waits for it again
     unreachable: bool = False  # heard, but it has not answered since
     refusal: Refusal | None = None  # why one of us refused the other's last hello for good
@@ -196,7 +198,7 @@ class Outbox:
         return self.in_flight
 
     def is_overdue(self, now: float, patience_s: float) -> bool:
-        """Return whether the model in flight is unanswered for ``patience_s``, doubled after each stall; once in such a time."""
+        """Return whether the model in flight is unanswered for ``patience_s``, doubled after each stall; once in this time."""
         if not isinstance(self.in_flight, ModelHeader) or now < self._checked_at + patience_s * 2**self._stalls:
             return False
         self._checked_at = now

@@ -1,6 +1,6 @@
 """What the engine asks the pace of a run: whom a step counts on, which messages count in it, when it may close. Pure.
 
-Two paces answer, each by itself: `peer.core.lockstep` and `peer.core.asynchronous`. What both need is a function here.
+Two classes answer, independent of each other: `peer.core.lockstep` and `peer.core.asynchronous`. What both need is here.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Pace(Protocol):
         """Return whether the present step may close, its offers being out."""
 
     def close_step(self) -> ClosedStep:
-        """Note the end of the present step and say who took part."""
+        """Note the end of the present step and return who took part."""
 
     def close_round(self, now: float) -> None:
         """Note the end of a round."""

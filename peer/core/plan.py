@@ -33,7 +33,7 @@ class RoundPlan:
         receivers: the neighbors that this peer's models may go to.
         evaluates: the models are evaluated at the end.
         saves: a checkpoint is taken after it.
-        selection: what this peer tells its neighbors before it trains; None: nothing, or not known before `assign`.
+        selection: what this peer announces to its neighbors before it trains; None: nothing, or not known before `assign`.
         asked: the neighbors whose models this peer takes; None: all, or not known before `assign`.
     """
 

@@ -36,14 +36,16 @@ class Receiver:
         state, neighbor = self._state, self._state.neighbors.get(sender)
         if neighbor is None:
             return Refusal(
-                RefusalCode.NOT_A_NEIGHBOR, f"peer {sender} has no edge to peer {state.peer_id} in the graph file"
+                RefusalCode.NOT_A_NEIGHBOR,
+                f"sender: expected a neighbor of peer {state.peer_id} in the graph file, got peer {sender}",
             )
         if incarnation < neighbor.incarnation:
-            reason = f"incarnation {incarnation} of peer {sender} is over; {neighbor.incarnation} is known"
+            reason = f"incarnation of peer {sender}: expected {neighbor.incarnation} or higher, got {incarnation}"
             return Refusal(RefusalCode.OLD_INCARNATION, reason)
         if not neighbor.connected or incarnation > neighbor.incarnation:
             return Refusal(
-                RefusalCode.NO_HANDSHAKE, f"no handshake with incarnation {incarnation} of peer {sender} yet"
+                RefusalCode.NO_HANDSHAKE,
+                f"expected a handshake first, got a message of incarnation {incarnation} of peer {sender}",
             )
         return None
 
@@ -63,35 +65,40 @@ class Receiver:
     def _rejects_select(self, select: Select) -> Refusal | None:
         state = self._state
         if not -1 <= select.selected < state.algorithm.slots:
-            reason = f"cluster {select.selected} selected, of {state.algorithm.slots}"
+            reason = f"selection: expected a cluster below {state.algorithm.slots}, or -1, got {select.selected}"
             return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, reason)
         earlier = state.neighbors[select.sender].selections.get(select.round_index)
         if earlier is not None and (earlier.selected, earlier.declines) != (select.selected, select.declines):
-            reason = f"{_described(select)} for round {select.round_index}, and {_described(earlier)} before"
+            expected = f"selection for round {select.round_index}: expected {_described(earlier)}, as before"
+            reason = f"{expected}, got {_described(select)}"
             return Refusal(RefusalCode.CONTRADICTS_SELECTION, reason)
         asking = state.planner.plan(select.round_index).asking
         if select.declines and not asking:
             name = state.manifest.algorithm
-            reason = f"models declined in round {select.round_index}, in which algorithm '{name}' asks for none"
+            reason = f"round {select.round_index}: expected no declined models with algorithm '{name}', got a decline"
             return Refusal(RefusalCode.MALFORMED, reason)
         if asking and select.selected == -1 and not select.numbers:
             return None
         return state.algorithm.rejects_select(state.algorithm_state, select)
 
     def _too_far_ahead(self, round_index: int) -> Refusal | None:
-        """A neighbor cannot be further ahead unless this peer was away; heartbeats tell it so, not models."""
+        """A neighbor cannot be further ahead unless this peer was away; it learns that from heartbeats, not from models."""
         state, most = self._state, self._pace.rounds_ahead_max
         if most is None or round_index <= state.round.index + most:
             return None
-        reason = f"round {round_index}, while peer {state.peer_id} is in round {state.round.index}"
+        reason = f"round: expected at most {state.round.index + most} at peer {state.peer_id}, got {round_index}"
         return Refusal(RefusalCode.ROUND_TOO_FAR_AHEAD, reason)
 
     def _rejects_round_step(self, round_index: int, step: int) -> Refusal | None:
         state = self._state
         if not 0 <= round_index < state.manifest.rounds:
-            return Refusal(RefusalCode.ROUND_OUT_OF_RANGE, f"round {round_index} of {state.manifest.rounds}")
-        if not 0 <= step < max(1, state.planner.plan(round_index).steps):
-            return Refusal(RefusalCode.ROUND_OUT_OF_RANGE, f"step {step} of round {round_index}")
+            return Refusal(
+                RefusalCode.ROUND_OUT_OF_RANGE, f"round: expected 0 to {state.manifest.rounds - 1}, got {round_index}"
+            )
+        steps = max(1, state.planner.plan(round_index).steps)
+        if not 0 <= step < steps:
+            reason = f"step of round {round_index}: expected 0 to {steps - 1}, got {step}"
+            return Refusal(RefusalCode.ROUND_OUT_OF_RANGE, reason)
         return None
 
     def _rejects_header(self, header: ModelHeader) -> Refusal | None:
@@ -100,13 +107,18 @@ class Receiver:
         if rejection is not None:
             return rejection
         if not 0 <= header.slot < state.algorithm.slots:
-            return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot {header.slot} of {state.algorithm.slots}")
+            return Refusal(
+                RefusalCode.SLOT_OUT_OF_RANGE, f"slot: expected 0 to {state.algorithm.slots - 1}, got {header.slot}"
+            )
         if not 0 <= header.index < header.total <= max(state.algorithm.slots, 1):
-            return Refusal(RefusalCode.MALFORMED, f"model {header.index} of {header.total}")
+            most = max(state.algorithm.slots, 1)
+            reason = f"model: expected an index below its total, up to {most}, got {header.index} of {header.total}"
+            return Refusal(RefusalCode.MALFORMED, reason)
         weights = (header.mass, float(header.sample_count))
         if not all(limits.weight_min <= w <= limits.weight_max for w in weights):
             allowed = f"{limits.weight_min:g} to {limits.weight_max:g}"
-            return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, f"mass and sample count {weights}, allowed are {allowed}")
+            problem = f"mass and sample count: expected {allowed}, got {weights}"
+            return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, problem)
         if (rejection := self._too_far_ahead(header.round_index)) is not None:
             return rejection
         if self._is_stale(header):

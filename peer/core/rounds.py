@@ -1,4 +1,4 @@
-"""A round from its beginning to its end: assign, train, the exchange steps, close; and what comes between two rounds. Pure."""
+"""A round from its beginning to its end: assign, train, the exchange steps, close; and the transition to the next. Pure."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RoundCycle:
             self._catch_up.adopt(sources, now)
         else:
             self._catch_up.pull(now)
-            if self._catch_up.pulling and state.may(Trigger.PULL):  # there is no round of our own to go on with
+            if self._catch_up.pulling and state.may(Trigger.PULL):  # this peer has no round of its own to continue
                 state.take(Trigger.PULL)
             else:
                 self._begin(now)

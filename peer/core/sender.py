@@ -73,7 +73,7 @@ class Sender:
             neighbor.outbox.failed(now)
             if code is RefusalCode.NO_BASE:  # the neighbor has restarted: it gets the whole model
                 return
-            if code is RefusalCode.ROUND_TOO_FAR_AHEAD:  # it was away: told our round, it catches up
+            if code is RefusalCode.ROUND_TOO_FAR_AHEAD:  # it was away: it learns our round and catches up
                 self._contacts.send_heartbeat(neighbor, now)
                 return
         elif (message := neighbor.outbox.answered()) is not None:

@@ -16,7 +16,7 @@ from peer.core.effects import WorkKind
 class Stage(StrEnum):
     """Where a peer is in its run."""
 
-    __hash__ = str.__hash__  # not in Python: the table is looked at in every step
+    __hash__ = str.__hash__  # in C: the table is read in every step
 
     JOINING = "joining"  # handshakes, until the start rule is met
     CATCHING_UP = "catching_up"  # at the start: pulling the models of neighbors that are ahead
@@ -84,7 +84,7 @@ TRANSITIONS: dict[Stage, dict[Trigger, Stage]] = {
 # what a `WorkDone` triggers
 WORK = {trigger.value: trigger for trigger in Trigger if trigger.value in get_args(WorkKind)}
 EXCHANGE = (Stage.OFFERING, Stage.EXCHANGING)
-OPEN = (Stage.TRAINING, *EXCHANGE)  # arrivals are read and folded; the tensors of other work stand still
+OPEN = (Stage.TRAINING, *EXCHANGE)  # arrivals are read and folded; no other work reads the tensors
 WORKING = (Stage.ADOPTING, Stage.ASSIGNING, Stage.ENDING_STEP, Stage.CLOSING, Stage.FINISHING)  # the models change
 
 

@@ -20,7 +20,7 @@ from peer.core.plan import Planner
 from peer.core.stages import Stage, Trigger, may_take, next_stage
 
 NOT_BEGUN = float("-inf")
-ORDERED_SHARE = 0.75  # of the time until the round deadline: the rest is for what came and could not be folded in order
+ORDERED_SHARE = 0.75  # of the time until the round deadline: in the rest, models are folded out of order
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Round:
     exchange_began_at: float = 0.0
     agreed: dict[int, Select] | None = None  # the selections of the round by sender, once all are known
     decided: tuple[AlgorithmState, AlgorithmState] | None = None  # a state of the algorithm, and with what is agreed
-    lost_neighbor: bool = False  # one died or left in it, or is missing that was there in the round before
+    lost_neighbor: bool = False  # one died or left in it, or is missing since the round before
     company: bool = False  # a neighbor took part in it
     record: dict[str, Any] = field(default_factory=dict)
 
@@ -124,7 +124,7 @@ class State:
         }
 
     def write_checkpoint(self) -> None:
-        """Ask for a checkpoint of the present state, which stands between two rounds."""
+        """Ask for a checkpoint of the present state, which is between two rounds."""
         self.disk.writing = self.round.index
         self.emit(do.WriteCheckpoint(self.round.index, self.checkpoint()))
 
@@ -208,7 +208,7 @@ class State:
     # ---- the round --------------------------------------------------------------------------------------------------
 
     def enter_round(self, round_index: int) -> None:
-        """Make a round the present one; it begins when nothing else is to be done before."""
+        """Make a round the present one; it begins when nothing precedes it."""
         self.round.index, self.round.step = round_index, 0
         self.plan = self.planner.plan(round_index)
 

@@ -9,14 +9,14 @@ from peer.core.pace import Pace
 from peer.core.stages import EXCHANGE, Stage
 from peer.core.state import State
 
-ABSENCE_SUSPICIONS = 6  # a restart takes less than so many suspicion times, 30 s by default
+ABSENCE_SUSPICIONS = 6  # upper bound on a restart, in suspicion times; 30 s by default
 
 
 class Company:
     """The part of the engine that counts rounds without any neighbor, and waits instead where the manifest says so.
 
     Attributes:
-        absence_s: how long a restart may take: so long a restarted peer waits for others, and a finished one for it.
+        absence_s: upper bound on a restart: a restarted peer waits this long for others, and a finished peer for it.
     """
 
     def __init__(self, state: State, pace: Pace) -> None:
@@ -66,7 +66,7 @@ class Company:
     def verdict(self) -> str:
         """Return why this peer, all rounds done, has trained alone; "" if it has not.
 
-        Not where nothing is exchanged, and not where the algorithm chose no neighbor's model, or tells numbers.
+        It has not if nothing is exchanged, or if the algorithm chose no neighbor's model, or sends numbers only.
         """
         state, rounds = self._state, self._state.manifest.rounds
         totals = state.totals
@@ -143,7 +143,7 @@ class Start:
 
     @property
     def deadline(self) -> float:
-        """When the wait for neighbors is over: after a restart soon, and sooner once one is met or the run is over.
+        """When the wait for neighbors ends: soon after a restart, and sooner once a neighbor is met or the run is over.
 
         A peer that goes on alone is ahead of all others before long, and they would skip rounds to catch up with it.
         """
@@ -176,9 +176,9 @@ class Start:
         return True
 
     def log_wait(self, now: float) -> None:
-        """Log what a long start waits for, ever more rarely."""
+        """Log what a long start waits for, at growing intervals."""
         state, waited_s = self._state, now - (self._began_at or 0.0)
-        if now >= (self._began_at or 0.0) + self._log_after_s:  # the sum that the timer was set to
+        if now >= (self._began_at or 0.0) + self._log_after_s:  # the time of the timer
             left_s = max(0.0, self.deadline - now)
             absent = self._company.absent_at_start(now)
             state.log("info", f"waiting for neighbors {absent}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go")
@@ -192,7 +192,7 @@ class Start:
 
 
 class Waits:
-    """The part of the engine that tells what a step waits for: shown by the status, and logged when it takes long."""
+    """The part of the engine that knows what a step waits for: shown by the status, and logged when it takes long."""
 
     def __init__(self, state: State, pace: Pace, company: Company) -> None:
         self._state = state
@@ -203,7 +203,7 @@ class Waits:
         self._step_began_at = 0.0
 
     def waiting_for(self) -> list[int]:
-        """Return the neighbors that are waited for: those of `undelivered`, or all where any one would do."""
+        """Return the neighbors that are waited for: those of `undelivered`, or all if any one of them suffices."""
         return list(self._state.neighbors) if self._company.is_awaited() else self.undelivered()
 
     def undelivered(self) -> list[int]:
@@ -218,7 +218,7 @@ class Waits:
         return self._pace.counted_on() if self._pace.waits and self._state.stage in EXCHANGE else ()
 
     def log(self, now: float) -> None:
-        """Log what a long wait is for, ever more rarely."""
+        """Log what a long wait is for, at growing intervals."""
         state, began_at = self._state, self._state.round.exchange_began_at
         if began_at != self._step_began_at:
             self._step_began_at, self._log_after_s = began_at, self._log_first_s
@@ -226,7 +226,7 @@ class Waits:
         if state.stage not in EXCHANGE or waited_s < self._log_after_s:
             return
         here, owed = state.arrivals.senders_at(state.round.current), self.owed_to()
-        silent = [n for n in self.undelivered() if n not in here]  # what is here only waits for its turn
+        silent = [n for n in self.undelivered() if n not in here]  # a model that has come only waits for its turn
         reasons = [f"models from {silent}"] * bool(silent) + [f"{owed} to take ours"] * bool(owed)
         if reasons:
             self._log_after_s = 2 * waited_s

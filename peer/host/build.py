@@ -137,7 +137,7 @@ def _check_model_size(algorithm: Algorithm, model_format: ModelFormat) -> None:
     if whole_bytes > manifest.limits.model_bytes_max:
         raise ConfigError(
             f"run.limits.model_bytes_max: {manifest.limits.model_bytes_max}, but one model of task '{manifest.task}' "
-            f"takes {whole_bytes} bytes; raise the limit or take a smaller model"
+            f"takes {whole_bytes} bytes. Raise the limit or take a smaller model."
         )
 
 
@@ -149,7 +149,7 @@ def _check_kept_memory(algorithm: Algorithm, travelling: Schema) -> None:
     needed, most = count * 4 * travelling.size, manifest.limits.kept_bytes_max
     if needed > most:
         raise ConfigError(
-            f"run.limits.kept_bytes_max: found {most}, but peer {algorithm.peer_id} keeps up to {count} arrivals until a step "
-            f"closes (algorithm '{manifest.algorithm}', trimmed mean {manifest.screening.trimmed_mean}), {needed} bytes; raise "
-            "the limit, or take a graph with fewer neighbors or a smaller model"
+            f"run.limits.kept_bytes_max: expected {needed} or more, got {most}. Peer {algorithm.peer_id} keeps up to {count} "
+            f"arrivals until a step closes (algorithm '{manifest.algorithm}', trimmed mean "
+            f"{manifest.screening.trimmed_mean}). Raise the limit, or take a graph with fewer neighbors or a smaller model."
         )

@@ -1,7 +1,7 @@
 """One peer without sockets, clock and threads: it gives the engine its events and executes the effects.
 
-It answers what neighbors send: the sender is checked here, and each refusal counted. Tensors are the business of the parts
-`Sending` and `Receiving`, which know no engine, and of the algorithm's work. All methods are synchronous; a world with threads
+It answers what neighbors send: the sender is checked here, and each refusal counted. Tensors are handled by the parts
+`Sending` and `Receiving`, which know no engine, and by the algorithm's work. All methods are synchronous; a world with threads
 calls `work` on its compute thread, `sending.message_to(...)()`, the function of `answer_pull`, `receiving.screen` and
 `receiving.fold` on its fold thread, and everything else on the thread of the engine.
 """
@@ -259,7 +259,7 @@ class PeerHost:
     # ---- control messages -----------------------------------------------------------------------------------------------
 
     def answer_heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
-        """Take a heartbeat; a neighbor that is not alive to us is told to say hello.
+        """Take a heartbeat; a neighbor that is not alive to us is asked to say hello.
 
         If it cannot be reached it learns our round from the reply, and does not wait for models that cannot come.
         """
@@ -328,7 +328,7 @@ class PeerHost:
         return None if rejection is None else self._reject(header.sender, rejection)
 
     def arrived(self, arrival: Arrival, rejection: Refusal | None) -> None:
-        """Tell the engine what screening found about a complete arrival."""
+        """Give the engine the result of screening a complete arrival."""
         if rejection is None:
             self.post(ev.ArrivalComplete(arrival))
         elif rejection.code is RefusalCode.NO_BASE:  # a restart causes it; the sender sends the whole model

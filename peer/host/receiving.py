@@ -60,11 +60,11 @@ class Receiving:
         """Return why a header cannot be right: its encoding, size or base."""
         form = self._format
         if header.encoding not in (form.encoding, form.whole):
-            reason = f"encoding {header.encoding!r}; the encoding of this run is {form.encoding}"
+            reason = f"encoding: expected {form.encoding}, that of the run, got {header.encoding!r}"
             return Refusal(RefusalCode.WRONG_ENCODING, reason)
         expected = form.model_bytes if header.encoding == form.encoding else form.whole_bytes
         if header.size_bytes != expected:
-            reason = f"a model of {header.size_bytes} bytes; a model of this schema takes {expected}"
+            reason = f"model: expected {expected} bytes by the schema, got {header.size_bytes}"
             return Refusal(RefusalCode.WRONG_SIZE, reason)
         if (header.base != 0) != (header.encoding in DELTAS):
             return Refusal(RefusalCode.MALFORMED, f"base {header.base:016x} with encoding {header.encoding}")

@@ -54,7 +54,9 @@ class Certificate:
         try:
             found = x509.load_pem_x509_certificate(data)
         except _UNREADABLE as error:
-            raise IdentityError(f"{source}: found no PEM certificate ({error}); make one with `peer keygen`") from error
+            raise IdentityError(
+                f"{source}: expected a PEM certificate ({error}). Make one with `peer keygen`."
+            ) from error
         return cls._named(found, source)
 
     @classmethod
@@ -68,7 +70,7 @@ class Certificate:
             found = x509.load_der_x509_certificate(base64.b64decode(text, validate=True))
         except _UNREADABLE as error:
             raise IdentityError(
-                f"{source}: found no DER certificate ({error}); write it with `peer graph pin`"
+                f"{source}: expected a DER certificate ({error}). Write it with `peer graph pin`."
             ) from error
         return cls._named(found, source)
 

@@ -76,7 +76,7 @@ def keygen(directory: Path, federation: str, subject: Subject, *, days: float = 
                 file.write(data)
     except OSError as error:
         raise IdentityError(
-            f"cannot write {error.filename or directory}: {error.strerror}; choose another {Option('out')}"
+            f"cannot write {error.filename or directory}: {error.strerror}. Choose another {Option('out')}."
         ) from error
     return files
 
@@ -95,11 +95,11 @@ def load_key_pair(files: KeyFiles) -> KeyPair:
         key = serialization.load_pem_private_key(private, None)
     except (ValueError, TypeError) as error:  # TypeError: it is encrypted
         raise IdentityError(
-            f"{files.key}: found no unencrypted PEM private key; make one with `peer keygen`"
+            f"{files.key}: expected an unencrypted PEM private key. Make one with `peer keygen`."
         ) from error
     if key.public_key() != certificate.parsed.public_key():
         raise IdentityError(
-            f"{files.key} is not the key of {files.certificate}; give two files of the same `peer keygen`"
+            f"{files.key} is not the key of {files.certificate}. Give two files of the same `peer keygen`."
         )
     problem = certificate.problem_at(datetime.now(UTC))
     if problem:
@@ -117,12 +117,12 @@ def read_file(path: Path, what: str) -> bytes:
         return content_of(path, FILE_BYTES_MAX)
     except FileNotFoundError:
         raise IdentityError(
-            f"{path}: the {what} is missing; make one with `peer keygen`, give its folder with {Option('certs')}, or give "
-            f"{Option('insecure')} for plaintext"
+            f"{path}: the {what} is missing. Make one with `peer keygen`, give its folder with {Option('certs')}, or give "
+            f"{Option('insecure')} for plaintext."
         ) from None
     except OSError as error:
         raise IdentityError(
-            f"{path}: the {what} cannot be read ({error}); check the owner and mode of the file"
+            f"{path}: the {what} cannot be read ({error}). Check the owner and mode of the file."
         ) from error
 
 

@@ -87,7 +87,7 @@ class AlgorithmServer(Generic[AlgorithmT, StateT]):
         return float(np.mean(values)) if values else None
 
     def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
-        """Do a round; return the training fields of each client that trained, by its place."""
+        """Do a round; return the training fields of each client that trained, by its position."""
         raise NotImplementedError
 
     def train(self, place: int) -> dict[str, Any]:

@@ -203,7 +203,7 @@ def read_blocks(directory: Path) -> list[Block]:
         key = (result["experiment"], result["title"], result["scale"], result["device"], metric_of(result).name)
         found.setdefault(key, {}).setdefault(result["case"], []).append(result)
     if not found:
-        raise UsageError(f"{directory}: no results found; make some with: peer experiment run FILE --out {directory}")
+        raise UsageError(f"{directory}: expected results, got none. Run: peer experiment run FILE --out {directory}")
     return [_block(cases) for _, cases in sorted(found.items())]
 
 

@@ -13,7 +13,7 @@ Grid = dict[str, dict[str, CaseRow]]  # by case, then by setting
 
 
 def sheets(table: ResultTable) -> list[tuple[str, Cells]]:
-    """Return the measured values, the worst peers, the clusters found, and what a case reached and cost in all settings."""
+    """Return the measured values, the worst peers, the learned clusters, and what a case reached and cost in all settings."""
     grid: Grid = {}
     for row in table.rows:
         grid.setdefault(row.case, {})[row.setting or ""] = row

@@ -17,7 +17,7 @@ class Interrupts:
 
     Attributes:
         seen: how many have come.
-        held: whether none interrupts, since files are being written.
+        held: whether Ctrl-C waits, since files are being written.
     """
 
     def __init__(self, leave: Callable[[], None]) -> None:

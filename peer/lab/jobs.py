@@ -81,7 +81,7 @@ class Job:
         return self.place(out).with_suffix("")
 
     def labels(self, case: Case) -> dict[str, Any]:
-        """Return what the file says of a result and no run changes: titles, the row's place, the paper's number."""
+        """Return what the file sets in a result and no run changes: titles, the row's position, the paper's number."""
         return {
             "title": self.experiment.title,
             "source": self.experiment.source,
@@ -145,9 +145,8 @@ def device_of(backend: Backend, wanted: str | None) -> str:
     own = device_named("auto")
     if wanted is not None and device_named(wanted) != own:
         raise ConfigError(
-            f"{Option('device')}: found {wanted} with {Option('backend')} processes, whose peers choose their "
-            f"device themselves, here {own}; "
-            f"leave {Option('device')} out, or use {Option('backend')} simulated"
+            f"{Option('device')}: expected {own}, which peers choose themselves with {Option('backend')} processes, got "
+            f"{wanted}. Leave {Option('device')} out, or use {Option('backend')} simulated."
         )
     return own
 
@@ -204,9 +203,7 @@ def jobs_of(
         and settings.data_root is not None
         and all(used_data_root(m, settings.data_root) is None for m in manifests)
     ):
-        raise UsageError(
-            f"{Option('data_root')}: found an option that no task of {experiment.file} uses; remove {Option('data_root')}"
-        )
+        raise UsageError(f"{Option('data_root')}: no task of {experiment.file} uses it. Remove {Option('data_root')}.")
     return jobs
 
 
@@ -214,7 +211,7 @@ def check_data(jobs: Sequence[Job]) -> list[str]:
     """Load and deal the data of each case once: a wrong option or a missing file is an error before the first run.
 
     Returns:
-        A line on what the runs take their targets for, and their metric; if that differs, one with the name of each first case.
+        A line on how the runs interpret their targets, and their metric; if that differs, one with the name of each first case.
 
     Raises:
         TaskError, ShardError: the data of a case cannot be loaded or dealt; the message names the case.
@@ -260,7 +257,7 @@ def done_already(job: Job, out: Path) -> bool:
 
 
 def refresh_labels(jobs: Sequence[Job], out: Path) -> None:
-    """Give results that exist the titles, places and published numbers that the file has now."""
+    """Update titles, positions and published numbers of existing results from the file."""
     for job in jobs:
         found, labels = read_result(job.place(out), warn=False), job.labels(job.case)
         if found is not None and found != found | labels:
@@ -276,7 +273,7 @@ def read_result(path: Path, *, warn: bool = True) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError) as error:
         value, reason = None, printable(str(error))
     else:
-        reason = "found no JSON object"
+        reason = "expected a JSON object"
     if isinstance(value, dict):
         return value
     if warn:

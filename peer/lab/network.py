@@ -244,7 +244,7 @@ def perform_in_turn(works: Sequence[tuple[SimulatedPeer, do.Work]]) -> Performed
 
 @contextmanager
 def frozen_objects() -> Iterator[None]:
-    """Keep what exists, and what a full collection leaves, out of later ones: else each looks at all objects of all peers."""
+    """Keep what exists, and what a full collection leaves, out of later ones: else each visits all objects of all peers."""
 
     def freeze(phase: str, collection: dict[str, int]) -> None:
         if phase == "stop" and collection["generation"] == 2:
@@ -264,7 +264,7 @@ class VirtualNetwork:
 
     Args:
         perform_all: does the work of many peers, in the given order.
-        on_record: told each history line as it is written: peer, kind, fields.
+        on_record: called with each history line as it is written: peer, kind, fields.
         fold_threads: threads that fold at the same time, each for another receiver; never changes a bit.
         keeps_checkpoints: keep the last checkpoint of each peer, which takes the memory of its models once more.
     """

@@ -71,7 +71,7 @@ def scratch() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise StorageError(f"{folder}: found a folder that other users can open; remove it, or set TMPDIR")
+        raise StorageError(f"{folder}: expected a folder that only this user can open. Remove it, or set TMPDIR.")
     return folder
 
 

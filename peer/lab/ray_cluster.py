@@ -1,4 +1,4 @@
-"""A Ray cluster as a place for runs: connecting, what its nodes have, and whether a run can ever start on them."""
+"""Runs on a Ray cluster: connecting, what its nodes have, and whether a run can ever start on them."""
 
 from __future__ import annotations
 
@@ -156,8 +156,9 @@ def survey(ray: Any, nodes: Sequence[RayNode]) -> int | None:
         sizes += [found["gpu_memory"]] if found.get("gpu_memory") else []
     if problems:
         raise UsageError(
-            f"--backend: found {counted(len(problems), 'node')} that cannot repeat a run of this machine: {'; '.join(problems)}; "
-            "install the same version of coordinator-free and torch on every node"
+            "--backend: expected nodes that can repeat a run of this machine, got "
+            f"{counted(len(problems), 'node')} that cannot: {'; '.join(problems)}. "
+            "Install the same version of coordinator-free and torch on every node."
         )
     return min(sizes, default=None)
 
@@ -204,7 +205,7 @@ def refuse_impossible(label: str, demand: Demand, share: float, nodes: Sequence[
     has = "; ".join(f"{node.name} {node.cpus:g} cores, {_gb(node.memory)}, {node.gpus:g} GPUs" for node in nodes)
     raise UsageError(
         f"--backend: {label} needs {counted(demand.cpus, 'core')}, {_gb(demand.memory)} of memory (estimated){gpu}; "
-        f"no node has that: {has or 'there is none'}; use fewer --threads, a smaller --scale, or add a node"
+        f"no node has that: {has or 'there is none'}. Use fewer --threads, a smaller --scale, or add a node."
     )
 
 

@@ -32,7 +32,7 @@ from peer.tasks.effect import used_data_root
 from peer.zoo.tasks.data_files import data_files
 
 STARTS_MAX = 4  # of one run: the first, and after a loss of its worker
-PAUSE_S = 1.0  # between two looks at the progress
+PAUSE_S = 1.0  # between two reads of the progress
 REPORT_S = 0.5  # between two messages of a task about its rounds
 NODES_S = 10.0  # between two checks that some node can start what waits
 
@@ -73,7 +73,7 @@ def run_on_node(order: Order, contents: dict[DataFile, Any] | None, board: Any) 
     import ray
 
     if wrong := differences(fingerprint(), order.fingerprint):
-        raise ConfigError(f"{socket.gethostname()} has {', '.join(wrong)}; install the same versions on every node")
+        raise ConfigError(f"{socket.gethostname()} has {', '.join(wrong)}. Install the same versions on every node.")
     job, fetched = order.job, 0
     if order.data is not None:
         fetch = None if contents is None else lambda file: bytes(ray.get(contents[file]))
@@ -307,7 +307,7 @@ class _Table:
         self._progress.say(f"{label}: failed: {error}")
 
     def _show_rounds(self) -> None:
-        """Show what the tasks have reported since the last look."""
+        """Show what the tasks have reported since the last call."""
         ready, _ = self._ray.wait([self._reading], timeout=0)
         if not ready:
             return

@@ -61,7 +61,7 @@ def run_job(
         keep: whether to keep the run directory, for `peer report`.
         command: the user's command line, stored in the results.
         on_round: called with the progress.
-        tell: called with a sentence at which round a run goes on, or has stopped.
+        tell: called with a sentence on the round at which a run resumes or stopped.
 
     Raises:
         PeerError: the run cannot start, or a peer of it failed; or its run directory has the state of another run.
@@ -72,7 +72,7 @@ def run_job(
         begin_anew(directory)
     if keep or before is not None:
         job = replace(job, settings=replace(job.settings, tell=tell))
-    if before is not None and job.backend == "processes":  # a simulation tells it itself
+    if before is not None and job.backend == "processes":  # a simulation reports it itself
         tell(RESUMING.format(directory=directory, rounds=before.rounds, total=job.graph().manifest.rounds))
     try:
         results = results_of(job, directory, command, on_round, before)
@@ -111,10 +111,10 @@ def results_of(
     report = build_report(directory)
     if report.values["state"] not in ("complete", "diverged"):
         raise RunFailed(
-            f"{directory}: the run is {state_text(report.values)}; a result needs a complete one; run it again"
+            f"{directory}: the run is {state_text(report.values)}; a result needs a complete one. Run it again."
         )
     if problems := report.run.log.problems:
-        raise RunFailed(f"{problems[0]}; a result needs all of them; run it again")
+        raise RunFailed(f"{problems[0]}; a result needs all of them. Run it again.")
     curve = metric_curve(report.run)
     shared = {
         "experiment": job.experiment.file,
@@ -148,7 +148,7 @@ def results_of(
 
 
 def _of_case(job: Job, case: Case, run: RunFiles, data: dict[str, Any]) -> dict[str, Any]:
-    """Return what the result of a case has of its own: its place in the table, and what it measures."""
+    """Return what only the result of this case has: its position in the table, and what it measures."""
     own = {} if case is job.case else {"run_of": job.case.name, "run_seconds": 0.0}
     return {
         **own,

@@ -21,7 +21,7 @@ log = logging.getLogger("peer")
 RESUMING = "{directory}: resuming an interrupted run after {rounds} of {total} rounds"
 LEFT = "{directory}: {ended} after {rounds} of {total} rounds; the same call or command {next}"
 GOES_ON = "goes on from there"
-REMEDY = "name another folder as out, or delete this one"
+REMEDY = "Name another folder as out, or delete this one."
 _CHECKPOINTS = "peer-*/checkpoints/checkpoint-*"
 
 
@@ -35,8 +35,8 @@ def refuse_state_of_peers(directory: Path) -> None:
     found = next(directory.glob(_CHECKPOINTS), None)
     if found is not None and not is_simulated(directory):
         raise UsageError(
-            f"out {directory}: found the checkpoints of running or ended peers ({found.parent}), which a simulation would "
-            "delete; name another folder, or delete this one"
+            f"out {directory}: expected no checkpoints of peers that are processes, got {found.parent}, which a simulation "
+            "would delete. Name another folder, or delete this one."
         )
 
 

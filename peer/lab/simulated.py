@@ -54,7 +54,7 @@ class SimulatedSettings:
         fold_threads: receivers that fold at the same time; never changes a bit. None: ``threads``.
         models: whether the cluster models are written at the end.
         task: an object to use in place of the task that the manifest names.
-        tell: told in a sentence what an interrupted or failed run has left, and that the next one goes on from it; None: such a
+        tell: called with a sentence on what an interrupted or failed run has left, and that the next one resumes it; None: such a
             run leaves nothing.
     """
 
@@ -82,8 +82,8 @@ def simulate(
         graph: peers, edges and manifest.
         directory: where the run directory goes, replacing an earlier one; None writes nothing.
         settings: local choices.
-        on_round: told, each time every peer has completed a round, how many and the mean of their metric.
-        on_start: told, before the first round, what the run takes its targets for, and its metric.
+        on_round: called each time every peer has completed a round, with their number and the mean metric.
+        on_start: called before the first round with how the run interprets its targets, and its metric.
 
     Raises:
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.

@@ -40,7 +40,7 @@ def simulate(
         algorithm: a subclass of `Algorithm`, or the name of one. Default: the graph's.
         out: folder of the run directory; it replaces a completed simulation, and goes on from an interrupted one with the same
             graph and settings. None: the files vanish with the returned object.
-        progress: show what the targets were taken for and a progress bar, in a notebook or on stderr.
+        progress: show how the targets are interpreted and a progress bar, in a notebook or on stderr.
         options: ``data_root``, folder of the built-in data sets; ``device`` (``cpu``, ``cuda``, ``cuda:N``, ``mps`` or
             ``auto``); ``amp="bf16"`` for mixed precision; ``threads`` of PyTorch, of which more than one may change the last
             bits; ``stacked``: train all peers' models of a round as one (default: on a GPU).

@@ -67,7 +67,7 @@ class Sweep(_SpecSection):
 
 
 class Swept(_SpecSection):
-    """The place of a case in a sweep: the key, the value, and the name of the case that was repeated."""
+    """The position of a case in a sweep: the key, the value, and the name of the case that was repeated."""
 
     key: str
     value: int | float
@@ -83,7 +83,7 @@ class Setting(_SpecSection):
 
 
 class Placed(_SpecSection):
-    """The place of a case in a comparison: the name of its setting (column), and of the case that was repeated (row)."""
+    """The position of a case in a comparison: the name of its setting (column), and of the case that was repeated (row)."""
 
     setting: str
     case: str
@@ -176,7 +176,7 @@ def load_experiment(path: Path) -> Experiment:
         data = tomllib.loads(text_of(path))
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be read: {error.strerror or error}; give an experiment file, such as papers/suite/suite.toml"
+            f"{path}: cannot be read: {error.strerror or error}. Give an experiment file, such as papers/suite/suite.toml."
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error

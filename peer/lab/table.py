@@ -30,7 +30,7 @@ class CaseRow(_Part):
     before_final: float | None = Field(None, description="the metric before the final phase")
     worst: float | None = Field(None, description="the metric of the worst peer")
     worst_tenth: float | None = Field(None, description="10th percentile over the peers")
-    ari: float | None = Field(None, description="adjusted Rand index of found and true clusters")
+    ari: float | None = Field(None, description="adjusted Rand index of learned and true clusters")
     clusters_right: tuple[int, int] | None = Field(
         None, description="runs in which each peer ended in its true cluster, of the runs with clusters"
     )

@@ -46,13 +46,15 @@ def unfinished(job: Job, directory: Path) -> Unfinished | None:
         found == "processes" and _is_over(run, before)
     ):  # a simulation that is over leaves no checkpoint
         return None
-    remedy = f"to begin anew, delete {directory}, or name another folder as --out"
+    remedy = f"To start again, delete {directory}, or name another folder with --out."
     if changed := differences_of_graphs(before, job.graph()):
-        raise CheckpointCorrupt(f"{directory}: found the state of another run: {listed(changed)}; {remedy}")
+        raise CheckpointCorrupt(
+            f"{directory}: expected the state of this run, got another: {listed(changed)}. {remedy}"
+        )
     if found != job.backend:
         raise UsageError(
-            f"{directory}: found an interrupted run of --backend {found}, which --backend {job.backend} does not go on from; "
-            f"{remedy}"
+            f"{directory}: expected a run of --backend {job.backend}, got an interrupted one of --backend {found}, which it "
+            f"cannot resume. {remedy}"
         )
     return Unfinished(min(peer.rounds_completed for peer in run.peers), max(map(_seconds, run.peers)))
 

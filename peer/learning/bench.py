@@ -89,7 +89,7 @@ class Bench:
     def _needed(self, part: Part) -> Samples:
         samples = self._samples[part]
         if not len(samples):
-            raise ShardError(f"shard: found no {part} samples; they are needed; add them to the shard or the split")
+            raise ShardError(f"shard: expected {part} samples, got none. Add them to the shard or the split.")
         return samples
 
     def _ready(self, theta: Vector) -> None:

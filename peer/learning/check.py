@@ -81,14 +81,18 @@ def check_task(
 
     theta = learner.initial_model(0)
     if not np.array_equal(theta, learner.initial_model(0)):
-        raise TaskError("make_model: found other values for the same seed; draw random numbers only from torch")
+        raise TaskError("make_model: expected the same values for the same seed. Draw random numbers only from torch.")
     findings.append(Finding("initialization", "the same values for the same seed"))
     before = learner.evaluate(theta, "train")
     trained, stats = learner.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=learning_rate, unit="step"))
     if not np.isfinite(trained).all() or not np.isfinite(stats.loss):
-        raise TaskError(f"training: found NaN or Inf after one step (loss {stats.loss}); scale the inputs")
+        raise TaskError(
+            f"training: expected finite values, got NaN or Inf after one step (loss {stats.loss}). Scale the inputs."
+        )
     if np.array_equal(trained, theta):
-        raise TaskError("training: found no change after one step; the loss must depend on the parameters of the model")
+        raise TaskError(
+            "training: expected a change after one step, got none. The loss must depend on the parameters of the model."
+        )
     again, _ = learner.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=learning_rate, unit="step"))
     hidden = check_hidden_state(learner, learning_rate)
     same = hidden.reproducible and np.array_equal(again, trained)
@@ -115,7 +119,9 @@ def check_task(
         )
     payload = bytes(encode(trained, learner.schema, "float32"))
     if not np.array_equal(decode(payload, learner.schema, "float32"), trained):
-        raise TaskError("encoding: found other values after decoding; this is a bug in this program, please report it")
+        raise TaskError(
+            "encoding: expected the same values after decoding. This is a bug in this program, please report it."
+        )
     findings.append(Finding("encoding", f"{len(payload)} bytes, decoded bit for bit"))
     return findings
 
@@ -142,7 +148,7 @@ def try_learner(learner: TorchLearner, learning_rate: float) -> None:
 
 
 def _mixes(learner: TorchLearner, theta: Vector) -> str:
-    """Say whether the output of a sample depends on the others of its batch."""
+    """Return whether the output of a sample depends on the others of its batch, as a finding."""
     together, alone = learner.outputs_of(theta, slice(0, 2)), learner.outputs_of(theta, slice(0, 1))
     if torch.allclose(together[:1], alone, rtol=1e-2, atol=1e-4, equal_nan=True):
         return "of all sizes of a run, and of one sample"
@@ -179,7 +185,7 @@ class _Guarded(Task):
         model = _expected("make_model()", self._call("make_model"), nn.Module)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if is_lazy(tensor):
-                raise TaskError(f"make_model: found {name} without a shape; give sizes, as in nn.Linear(8, 3)")
+                raise TaskError(f"make_model: expected a shape of {name}, got none. Give sizes, as in nn.Linear(8, 3).")
         forward = model.forward
 
         def guarded(*inputs: Any, **named: Any) -> Any:
@@ -190,7 +196,7 @@ class _Guarded(Task):
             except USER_ERRORS as error:
                 shape = sample_shape(named or inputs[0])
                 raise TaskError(
-                    f"model: found {described(error)} for samples of shape {shape}; it must accept them"
+                    f"model: expected one that accepts samples of shape {shape}, got {described(error)}"
                 ) from error
 
         model.forward = guarded
@@ -227,7 +233,7 @@ class _Guarded(Task):
             raise
         except USER_ERRORS as error:
             shown = ", ".join(_shown(argument) for argument in arguments)
-            raise TaskError(f"{name}({shown}): found {described(error)}; correct the task") from error
+            raise TaskError(f"{name}({shown}): {described(error)}. Correct the task.") from error
 
 
 def _expected(what: str, found: Any, kind: type[Kind]) -> Kind:

@@ -21,7 +21,7 @@ from peer.learning.frozen import digest_of, frozen_digest
 from peer.learning.tensors import Place, movable, norm_statistics, places_of, variances
 from peer.tasks.user_code import GENERATORS
 
-WATCHED_BYTES_MAX = 256 << 20  # a digest takes about 0.1 s for so much
+WATCHED_BYTES_MAX = 256 << 20  # a digest of this size takes about 0.1 s
 
 
 @contextmanager
@@ -118,9 +118,9 @@ class FlatModule:
         if self._watched and (now := self.digests()) != self._watched:
             changed = ", ".join(name for name, digest in now.items() if digest != self._watched[name])
             raise TaskError(
-                f"model: {changed}: found other values after a training, though the first two steps do not change them, so "
-                "they do not travel with the model; keep them in a float32 buffer (register_buffer), or let the first steps "
-                "of a training change them"
+                f"model: {changed}: expected the same values after training, since the first two steps do not change them and "
+                "they are not sent with the model, got others. Keep them in a float32 buffer (register_buffer), or let the "
+                "first steps change them."
             )
 
     def load(self, theta: Vector) -> None:

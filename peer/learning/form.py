@@ -64,9 +64,9 @@ def check_pairs(task: Task, outputs: Tensor, targets: Tensor) -> None:
             continue
         if same is not None and (given.shape != same.shape or not torch.allclose(given.float(), same.float())):
             raise TaskError(
-                f"{name}: found other numbers for outputs of shape {list(outputs.shape)} than for {list(targets.shape)}, the "
-                "shape of the targets: they broadcast, so each output is compared with every target; let the model return "
-                f"{list(targets.shape)}, as outputs.squeeze(-1) does{line_of(measure)}"
+                f"{name}: expected outputs of the targets' shape {list(targets.shape)}, got {list(outputs.shape)}, which "
+                "broadcast: each output is compared with every target. Let the model return "
+                f"{list(targets.shape)}, as outputs.squeeze(-1) does{line_of(measure)}."
             )
 
 

@@ -121,7 +121,7 @@ class TorchLearner(Training, Evaluating):
                 raise
             except USER_ERRORS as error:
                 raise TaskError(
-                    f"model: found {described(error)} for samples of shape {shape}; it must accept them{self._hint()}"
+                    f"model: expected one that accepts samples of shape {shape}, got {described(error)}{self._hint()}"
                 ) from error
             now = [generator.get_state() for generator in generators]
             self.model.draws |= not all(map(torch.equal, before, now))
@@ -135,7 +135,7 @@ class TorchLearner(Training, Evaluating):
                 raise
             except USER_ERRORS as error:
                 raise TaskError(
-                    f"loss or metric: found {described(error)} for outputs {list(outputs.shape)}; correct the task"
+                    f"loss or metric: {described(error)} for outputs {list(outputs.shape)}. Correct the task."
                 ) from error
         if not isinstance(losses, Tensor) or losses.shape != y.shape[:1]:
             found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
@@ -155,8 +155,8 @@ class TorchLearner(Training, Evaluating):
         ):
             return ""
         return (
-            "; integers are passed as int64, for models that embed tokens: where they are raw values, such as bytes of "
-            "pictures, set preprocessing, as in Preprocessing(divisor=255)"
+            ". Integers are passed as int64, for models that embed tokens. If they are raw values, such as bytes of "
+            "pictures, set preprocessing, as in Preprocessing(divisor=255)."
         )
 
     def _check_outputs(self, outputs: Tensor, targets: Tensor) -> None:
@@ -167,7 +167,9 @@ class TorchLearner(Training, Evaluating):
         if outputs.dim() < 2:
             raise TaskError(f"model: expected outputs [samples, classes, ...], got shape {found}")
         if self.task.classes not in (None, outputs.shape[axis]):
-            raise TaskError(f"model: found {outputs.shape[axis]} outputs; the task has {self.task.classes} classes")
+            raise TaskError(
+                f"model: expected {self.task.classes} outputs, one for each class of the task, got {outputs.shape[axis]}"
+            )
         for part in PARTS:
             self._samples[part].check_labels(outputs.shape[axis])
         elements = list(outputs.movedim(axis, -1).shape[:-1])

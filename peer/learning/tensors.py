@@ -102,13 +102,13 @@ def _averaged(buffer: Tensor) -> bool:
 def _check_moved(name: str, tensor: Tensor) -> None:
     if tensor.is_complex():
         raise TaskError(
-            f"make_model: {name}: found a {tensor.dtype} tensor that training changes; complex numbers are not averaged; keep "
-            "real and imaginary part as float32 [..., 2], and use torch.view_as_complex in forward"
+            f"make_model: {name}: expected real numbers in a tensor that training changes, got {tensor.dtype}. Keep real and "
+            "imaginary part as float32 [..., 2], and use torch.view_as_complex in forward."
         )
     if tensor.is_floating_point() and not _averaged(tensor.detach().float()):
         raise TaskError(
-            f"make_model: {name}: found Inf, NaN or values above {CONSTANT_ABOVE:g} in a tensor that training changes, so that "
-            "models cannot be averaged; start it from ordinary numbers, such as those of a first batch"
+            f"make_model: {name}: expected finite values up to {CONSTANT_ABOVE:g} in a tensor that training changes, since "
+            "models are averaged, got others. Initialize it with ordinary numbers, such as those of a first batch."
         )
 
 

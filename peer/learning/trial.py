@@ -125,8 +125,8 @@ def check_hidden_state(learner: TorchLearner, learning_rate: float) -> HiddenSta
         learner.model = used
     raise TaskError(
         f"model: forward changes {names or 'something outside of the model'}, and later outputs depend on it, but it is not in "
-        "the state_dict: it does not travel to neighbors, and is lost in checkpoints and model files; keep it in a persistent "
-        "buffer (register_buffer), or start it anew in each call"
+        "the state_dict: it does not travel to neighbors, and is lost in checkpoints and model files. Keep it in a persistent "
+        "buffer (register_buffer), or start it anew in each call."
     )
 
 

@@ -54,8 +54,8 @@ def metrics_page(port: int, host: str = "127.0.0.1") -> Iterator[MetricsPage]:
         server, thread = serve(page.registry, port, host)
     except OSError as error:
         raise ConfigError(
-            f"{Option('metrics')}: address {host}:{port} {why_not_bound(host, port) or f'({error.strerror})'}; "
-            "choose a free port of this machine"
+            f"{Option('metrics')}: address {host}:{port} {why_not_bound(host, port) or f'({error.strerror})'}. "
+            "Choose a free port of this machine."
         ) from error
     try:
         yield page

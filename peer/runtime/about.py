@@ -1,4 +1,4 @@
-"""What a process tells observers beside its host's status: how it calls its neighbors, and how its run ended."""
+"""What a process adds to the status for observers: how it calls its neighbors, and how its run ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def about(host: PeerHost, edges: Edges, ended: asyncio.Future[str] | None, *, cl
         host: the peer.
         edges: of the peer.
         ended: how it ended; None before its start.
-        clusters: whether its true cluster is told.
+        clusters: whether its true cluster is included.
     """
     told: ProcessStatus = {"routes": {str(neighbor): edges.kind(neighbor) for neighbor in host.state.neighbors}}
     if ended is not None and ended.done():

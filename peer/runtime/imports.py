@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Pause the collector of cyclic garbage for a block of imports; afterwards it never looks at what they made again.
+    """Pause the collector of cyclic garbage for a block of imports; afterwards it never visits the imported objects again.
 
     Modules live as long as the process, so that a collection among them finds nothing; torch alone has 500,000 objects.
     """

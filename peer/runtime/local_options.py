@@ -39,7 +39,7 @@ IN_FILE = (
     "export",
     "ca",
 )  # of `peer run`, only in a file
-# an option that is no more -> the option that replaces it, and the form of its value
+# a removed option -> the option that replaces it, and the form of its value
 REPLACED = {
     "cert": ("certs", "DIR with peer-<id>.pem and peer-<id>.key"),
     "key": ("certs", "DIR with peer-<id>.pem and peer-<id>.key"),
@@ -227,12 +227,12 @@ def complete_options(peer_id: int, given: Mapping[str, object]) -> LocalOptions:
     """Return all options of a peer: those given, and the defaults of the others.
 
     Raises:
-        UsageError: an option is unknown, no more, out of range or without effect.
+        UsageError: an option is unknown, removed, out of range or without effect.
     """
     given = {name: value for name, value in given.items() if value is not None}
     for name in REPLACED.keys() & given.keys():
         instead, form = REPLACED[name]
-        raise UsageError(ConfigProblem(Option(name), f"{Option(instead)} {form}", "an option that is no more"))
+        raise UsageError(ConfigProblem(Option(name), f"{Option(instead)} {form}", "a removed option"))
     read = parsed(model_of(LocalOptions), given, error=UsageError, owner="peer.run")
     options = {name: getattr(read, name) for name in type(read).model_fields}
     options["state_dir"] = options["state_dir"] or Path("state", f"peer-{peer_id}").absolute()

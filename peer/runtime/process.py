@@ -38,7 +38,7 @@ def run_peer(
         peer_id: which node of the graph this process is.
         graph: the run's graph file.
         settings: local choices.
-        on_listening: told the bound port once the server is up.
+        on_listening: called with the bound port once the server is up.
     """
 
     async def to_end(world: AsyncioWorld) -> str:
@@ -61,7 +61,7 @@ def logged(error: Exception, *, trace: bool) -> int:
     if isinstance(error, PeerError):
         log.error("%s", error, exc_info=error if trace else None)
     else:
-        text = "found %s in this program: %s; this is a bug: please report it with the lines below"
+        text = "%s in this program: %s. This is a bug: please report it with the lines below."
         log.error(text, type(error).__name__, error, exc_info=error)
     return exit_code_of(error)
 

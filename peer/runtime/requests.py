@@ -41,7 +41,7 @@ class Requests:
         host: the peer.
         post: gives the host an event.
         on_fold_thread: runs a function on the fold thread.
-        reached: told each neighbor whose hello was accepted, and its incarnation: it can be called now; returns whether this
+        reached: called with each neighbor whose hello was accepted, and its incarnation; returns whether this
             peer nevertheless cannot dial it.
         rounds: the round records that watchers may have.
         about: what the process adds to the host's status.

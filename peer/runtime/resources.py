@@ -1,4 +1,4 @@
-"""What a peer needs of its machine, checked at the start: a shortage is said at once, and is no hang and no killed process."""
+"""What a peer needs of its machine, checked at the start: a shortage is an error at once, not a hang or a killed process."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def require_threads(count: int = THREADS) -> None:
             threads.append(thread)
     except RuntimeError as error:
         raise ConfigError(
-            f"threads: the system allows {len(threads)} more of this user's or this container's; a peer needs {count}; raise the "
-            "limit: ulimit -u (systemd: TasksMax, containers: --pids-limit)"
+            f"threads: the system allows {len(threads)} more of this user's or this container's; a peer needs {count}. Raise the "
+            "limit: ulimit -u (systemd: TasksMax, containers: --pids-limit)."
         ) from error
     finally:
         done.set()
@@ -59,7 +59,7 @@ def require_memory(models: int, parameters: int) -> None:
     if free is not None and needed > free:
         raise ConfigError(
             f"memory: {models} models of {parameters} parameters need at least {megabytes(needed)}, and {megabytes(free)} are "
-            "free; take a machine or a container with more memory, a smaller model, or fewer run.clusters"
+            "free. Take a machine or a container with more memory, a smaller model, or fewer run.clusters."
         )
 
 
@@ -92,8 +92,8 @@ def memory_errors() -> Iterator[None]:
         free = free_memory()
         found = "" if free is None else f", {megabytes(free)} are free"
         raise ConfigError(
-            f"memory: data and models of this peer do not fit{found} ({' '.join(str(error).split()) or 'allocation failed'}); "
-            "take a machine or a container with more memory, fewer samples or a smaller model"
+            f"memory: data and models of this peer do not fit{found} ({' '.join(str(error).split()) or 'allocation failed'}). "
+            "Take a machine or a container with more memory, fewer samples or a smaller model."
         ) from error
 
 

@@ -88,7 +88,7 @@ def saved_state(
         saved = _usable(place, checkpoints, run, algorithm, schema)
     except CheckpointCorrupt as error:
         if not discard:
-            raise CheckpointCorrupt(f"{error}; {remedy or _anew()}") from error
+            raise CheckpointCorrupt(f"{error}. {remedy or _anew()}") from error
         log.warning("%s; moved to %s", error, place.set_aside())
         place.create()
         saved = None
@@ -104,10 +104,10 @@ def saved_state(
 
 
 def _anew() -> str:
-    """Return how to start a peer anew."""
+    """Return how to start a peer again from round 0."""
     return (
-        f"to start anew, give {Option('discard_state')}, which moves this state to a folder discarded-N in it (peer testbed: "
-        f"{Option('fresh')}, which deletes it), or name another folder"
+        f"To start again at round 0, give {Option('discard_state')}, which moves this state to a folder discarded-N in it "
+        f"(peer testbed: {Option('fresh')}, which deletes it), or name another folder."
     )
 
 
@@ -118,12 +118,14 @@ def _usable(
     if checkpoints.is_empty:  # nothing was learned, so nothing can be lost
         return None
     if others := run.differences():
-        raise CheckpointCorrupt(f"state directory {place.root}: found the state of another run: {listed(others)}")
+        raise CheckpointCorrupt(
+            f"state directory {place.root}: expected the state of this run, got another: {listed(others)}"
+        )
     saved = checkpoints.load_latest()
     if saved is None:
         if checkpoints.foreign:
             raise CheckpointCorrupt(
-                f"state directory {place.root}: found the state of another run: {checkpoints.foreign[0]}"
+                f"state directory {place.root}: expected the state of this run, got another: {checkpoints.foreign[0]}"
             )
         log.warning("no checkpoint can be used: moved to %s; starting at round 0", place.set_aside(history=False))
         place.create()

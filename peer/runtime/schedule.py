@@ -16,7 +16,7 @@ from coordinator_free_bootstrap.errors import ConfigError, Option
 from peer.runtime.local_options import LocalOptions
 
 log = logging.getLogger("peer")
-CHECK_S = 2.0  # between two looks at the clock or runs of the command, which are cheap: few milliseconds
+CHECK_S = 2.0  # between two checks of the clock or runs of the command, which take a few milliseconds
 COMMAND_S = 30.0  # a command without an exit code after this long says no
 _FORM = re.compile(r"(\d{2}):(\d{2})-(\d{2}):(\d{2})(?: +(\S+))?")
 
@@ -73,7 +73,7 @@ class Schedule:
         windows: none: the whole day.
         command: a program and its arguments; none: always.
         clock: returns the time, with a zone.
-        pause: waits so many seconds.
+        pause: waits a number of seconds.
 
     Raises:
         ConfigError: the program of the command does not exist.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Signals:
-    """What the process does on SIGTERM or SIGINT: whoever works at that moment is told.
+    """What the process does on SIGTERM or SIGINT: the callback set at that moment is called.
 
     One handler stays for the whole life of the event loop. A handler that is exchanged loses the signal that came before the
     exchange and that the loop has not read yet.

@@ -55,7 +55,7 @@ async def run_in_windows(
         ready: returns the peer, ready to run, with the state that the last window left.
         schedule: when the peer may work.
         signals: those that make the peer leave; after one, no further window is waited for.
-        metrics: told when the peer waits for a window.
+        metrics: shows when the peer waits for a window.
 
     Raises:
         PeerError: as `peer.runtime.process.opened` and `run_to_end`.

@@ -262,7 +262,7 @@ class AsyncioWorld:
             self.host.hello_answered(neighbor, reply)
 
     def _log_certificates(self, neighbor: int) -> None:
-        """Log once where a certificate that ended during the run is why a call failed: TLS tells one end only."""
+        """Log once where a certificate that ended during the run is why a call failed: TLS reports it to one end only."""
         problem = self._tls.problem_with(neighbor) if isinstance(self._tls, MutualTls) else ""
         if problem and (neighbor, problem) not in self._certificates_told:
             self._certificates_told.add((neighbor, problem))
@@ -485,7 +485,7 @@ class AsyncioWorld:
 
 
 async def _ended(part: str, ending: Awaitable[None]) -> None:
-    """Wait for a part to end, `CLOSE_S` at most: a peer that is done must not hang in the end of its connections."""
+    """Wait for a part to end, `CLOSE_S` at most: a peer that is done must not hang while its connections close."""
     try:
         async with asyncio.timeout(CLOSE_S):
             await ending

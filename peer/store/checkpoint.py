@@ -167,10 +167,10 @@ class CheckpointStore:
         _check_form(manifest)
         for key, expected in self._owner.items():
             if manifest[key] != expected:
-                self.foreign.append(f"other peer or run: found {key} {manifest[key]}; this peer has {expected}")
+                self.foreign.append(f"other peer or run: expected {key} {expected}, got {manifest[key]}")
                 raise CheckpointCorrupt(self.foreign[-1])
         if manifest["sequence"] != sequence:
-            raise CheckpointCorrupt(f"misplaced: found checkpoint {manifest['sequence']} under number {sequence}")
+            raise CheckpointCorrupt(f"misplaced: expected checkpoint {sequence}, got {manifest['sequence']}")
         return dict(manifest)
 
     def _prune(self) -> None:

@@ -18,27 +18,27 @@ from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
 from coordinator_free_bootstrap.strict_json import dumps
 
 _REMEDIES = {
-    errno.ENOSPC: "the disk is full; free space or use another folder",
-    errno.EDQUOT: "the disk quota is used up; free space or use another folder",
-    errno.EFBIG: "the file is larger than the file size limit; raise it (ulimit -f)",
-    errno.EACCES: "this user has no permission; change the owner or mode, or use another folder",
-    errno.EPERM: "this user has no permission; change the owner or mode, or use another folder",
-    errno.EROFS: "the file system is read-only; write to a folder on a writable one",
-    errno.EIO: "the disk reports an input/output error; check it, or use another folder",
-    errno.ENOTDIR: "found a file in place of a folder; remove it, or use another folder",
-    errno.EEXIST: "found a file in place of a folder; remove it, or use another folder",
-    errno.ELOOP: "the links lead in a circle; remove them, or use another folder",
-    errno.EISDIR: "found a folder in place of a file; remove it, or use another folder",
-    errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
+    errno.ENOSPC: "The disk is full. Free space or use another folder.",
+    errno.EDQUOT: "The disk quota is used up. Free space or use another folder.",
+    errno.EFBIG: "The file is larger than the file size limit. Raise it (ulimit -f).",
+    errno.EACCES: "This user has no permission. Change the owner or mode, or use another folder.",
+    errno.EPERM: "This user has no permission. Change the owner or mode, or use another folder.",
+    errno.EROFS: "The file system is read-only. Write to a folder on a writable one.",
+    errno.EIO: "The disk reports an input/output error. Check it, or use another folder.",
+    errno.ENOTDIR: "Expected a folder, got a file. Remove it, or use another folder.",
+    errno.EEXIST: "Expected a folder, got a file. Remove it, or use another folder.",
+    errno.ELOOP: "The symbolic links form a loop. Remove them, or use another folder.",
+    errno.EISDIR: "Expected a file, got a folder. Remove it, or use another folder.",
+    errno.EMFILE: "Too many open files. Raise the limit (ulimit -n).",
 }
 
 
 def storage_error(action: str, path: Path, error: OSError) -> StorageError:
     """Return a `StorageError` whose sentence says what failed, where, and what to do."""
     if error.errno is None:  # of `ordinary_file`, whose sentence says what is allowed
-        return StorageError(f"cannot {action} {path}: {error}; remove it, or use another folder")
-    remedy = _REMEDIES.get(error.errno, "check that the path exists and can be written")
-    return StorageError(f"cannot {action} {path}: {error.strerror or error}; {remedy}")
+        return StorageError(f"cannot {action} {path}: {error}. Remove it, or use another folder.")
+    remedy = _REMEDIES.get(error.errno, "Check that the path exists and can be written.")
+    return StorageError(f"cannot {action} {path}: {error.strerror or error}. {remedy}")
 
 
 @contextmanager

@@ -206,7 +206,7 @@ def usable_lines(
         except (ValueError, RecursionError):
             record = None
         is_record = isinstance(record, dict) and "kind" in record
-        if problem := problem_of(record) if is_record else "found no JSON object with a kind":
+        if problem := problem_of(record) if is_record else "expected a JSON object with a kind":
             unread.add(number, problem)
         else:
             yield record

@@ -47,9 +47,7 @@ class IncarnationFile:
             value = unseal(data)
             return _incarnation_in(value)
         except CheckpointCorrupt as error:
-            self.problem = (
-                f"{self.path}: found a damaged file ({error}); the peer takes a new incarnation, as after a lost disk"
-            )
+            self.problem = f"{self.path}: damaged ({error}); the peer takes a new incarnation, as after a lost disk"
             return None
 
     def claim(self, entropy: int | None = None, *, above: int = 0) -> int:

@@ -43,4 +43,4 @@ def load_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         with safe_open(ordinary_file(path), framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (OSError, SafetensorError, TypeError, KeyError, MemoryError) as error:  # numpy has no bfloat16: TypeError
-        raise StorageError(f"cannot read model file {path}: {error}; give the file of a finished run") from error
+        raise StorageError(f"cannot read model file {path}: {error}. Give the file of a finished run.") from error

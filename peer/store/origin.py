@@ -82,10 +82,10 @@ class Origin:
         except OSError as error:
             raise storage_error("read", self.path, error) from error
         except CheckpointCorrupt as error:
-            self.notes = [f"{self.path}: found a damaged file ({error}); it was written again"]
+            self.notes = [f"{self.path}: damaged ({error}); it was written again"]
             return []
         if not isinstance(before, dict) or any(not isinstance(before.get(key), kind) for key, kind in _FORM.items()):
-            self.notes = [f"{self.path}: found no description of a run; it was written again"]
+            self.notes = [f"{self.path}: no description of a run; it was written again"]
             return []
         self.notes = changes(before["meaning"], self._facts["meaning"])[1]
         return differences(before, self._facts)
@@ -101,7 +101,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         if was != is_now:
             found.append(f"model tensor {name} was {_tensor(was)}, is now {_tensor(is_now)}")
     if before["frozen"] != now["frozen"]:
-        found.append("frozen weights of the model are others now")
+        found.append("frozen weights of the model differ now")
     return found + changes(before["meaning"], now["meaning"])[0]
 
 

@@ -112,7 +112,7 @@ class StartLine(Line, StartFields, total=False):
 
 
 class AlgorithmFields(TypedDict, total=False):
-    """The parts of an algorithm's state that reports compute with; those that are told, only where the peer's owner allows it."""
+    """The parts of an algorithm's state that reports compute with; observers get some of them, if the peer's owner allows it."""
 
     mixture: Annotated[Weights | None, told("FedSPD, FedEM, FedSoft: weight of each cluster")]
     soft_mixture: Annotated[Weights | None, told("FedEM: pi, which is not a count of samples")]
@@ -267,7 +267,7 @@ class CaughtUpLine(Line, total=False):
 
     kind: Required[Literal["caught_up"]]
     from_round: Annotated[Count | None, Entry("the first of them")]
-    to_round: Annotated[Count | None, Entry("the round that it goes on with")]
+    to_round: Annotated[Count | None, Entry("the round with which it continues")]
 
 
 HistoryLine = (
@@ -407,7 +407,7 @@ class RunStatus:
 STATES: Mapping[str, RunStatus] = {
     "starting": RunStatus("task and data are loaded"),
     "waiting": RunStatus("outside its windows of work"),
-    "running": RunStatus("a round goes on, or the start", note="still running; the numbers are preliminary"),
+    "running": RunStatus("the start, or a round, is in progress", note="still running; the numbers are preliminary"),
     "completed": RunStatus("all rounds are done", ends=True),
     "alone": RunStatus(
         "as completed, but without any neighbor in most rounds, or without any model folded", ends=True, down=True
@@ -429,6 +429,6 @@ STATES: Mapping[str, RunStatus] = {
         note="gives the observer no answer; the numbers are those of the last one",
     ),
     "missing": RunStatus(
-        "never started", said=False, note="no history found; it never started, or its state directory is elsewhere"
+        "never started", said=False, note="no history; it never started, or its state directory is elsewhere"
     ),
 }

@@ -63,8 +63,8 @@ def _usable() -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"no folder for temporary files can be used ({error.strerror or error}); mount one that can be written at /tmp, or "
-            "set TMPDIR to one"
+            f"no folder for temporary files can be used ({error.strerror or error}). Mount one that can be written at /tmp, or "
+            "set TMPDIR to one."
         ) from error
 
 

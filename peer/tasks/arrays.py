@@ -54,8 +54,8 @@ def is_stored(array: object) -> bool:
 
 def _unreadable(array: object, error: Exception) -> ShardError:
     return ShardError(
-        f"shard: found a {type(array).__name__} that cannot be read: {error}; keep its file open after load_shard, or "
-        "return an array in memory, as array[:]"
+        f"shard: a {type(array).__name__} cannot be read: {error}. Keep its file open after load_shard, or "
+        "return an array in memory, as array[:]."
     )
 
 

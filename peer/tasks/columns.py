@@ -29,7 +29,7 @@ _EPOCH, _DAY = datetime(1970, 1, 1, tzinfo=UTC), 86_400.0
 
 @dataclass(frozen=True)
 class Columns:
-    """The raw columns that are read, in order, each with its kind; and the form of the table that they were found in.
+    """The raw columns that are read, in order, each with its kind; and the form of their table.
 
     >>> columns = Columns((("age", NUMBER), ("ward", ("heart", "lung"))), Form())
     >>> columns.names
@@ -56,7 +56,7 @@ class Columns:
         return "; ".join([str(self.form), *(f"{what}: {some(names)}" for names, what in parts if names)])
 
     def encode(self, table: Table) -> NDArray[np.float64]:
-        """Return the inputs of all rows, float64 [rows, inputs]; columns are found by name, or by position without a header.
+        """Return the inputs of all rows, float64 [rows, inputs]; columns are selected by name, or by position without a header.
 
         Raises:
             TaskError: a column or a value is missing, or a cell is not of the column's kind.
@@ -139,7 +139,7 @@ def _kind(table: Table, name: str) -> Kind:
     present = [(row, cell) for row, cell in enumerate(table.column(index)) if cell not in MISSING]
     leave_out = f"or leave the column out: task_options.ignore=[{name!r}]"
     if not present:
-        raise TaskError(f"{table.source}, {name}: found no value; fill the column, {leave_out}")
+        raise TaskError(f"{table.source}, {name}: expected values, got none. Fill the column, {leave_out}.")
     others = [(row, cell) for row, cell in present if numbers[row] is None]
     if not others:
         return NUMBER
@@ -183,8 +183,8 @@ def refuse_look_alikes(source: str, names: Collection[str]) -> None:
         plain = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
         if (other := seen.setdefault(plain, name)) != name:
             raise TaskError(
-                f"{source}: found {other!r} and {name!r}, which look alike; write them alike, or list both in "
-                "task_options.classes or categories"
+                f"{source}: expected different texts, got {other!r} and {name!r}, which look alike. Write both the same way, "
+                "or list both in task_options.classes or categories."
             )
 
 

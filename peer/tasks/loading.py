@@ -97,8 +97,8 @@ def find_task_file(task: str, model_file: Path) -> str:
             return f"{folder / path_text}:{name}"
     searched = ", ".join(map(str, (Path.cwd(), *folders)))
     raise TaskError(
-        f"task: found no file {path_text!r} in {searched}; {model_file} was trained with it; "
-        f"give its place with {Option('task')}, such as path/to/{Path(path_text).name}:{name}"
+        f"task: expected the file {path_text!r}, with which {model_file} was trained, in {searched}. "
+        f"Give its path with {Option('task')}, such as path/to/{Path(path_text).name}:{name}."
     )
 
 
@@ -162,7 +162,7 @@ def _from_entry_point(manifest: Manifest) -> Task:
         with users_settings(new=True):
             loaded = entry.load()
     except USER_ERRORS as error:
-        raise TaskError(f"task: {manifest.task} cannot be imported: found {described(error)}") from error
+        raise TaskError(f"task: {manifest.task} cannot be imported: {described(error)}") from error
     return as_task(loaded, manifest)
 
 
@@ -192,8 +192,7 @@ def as_task(found: object, manifest: Manifest) -> Task:
                 found = found(**manifest.task_options)
         except USER_ERRORS as error:
             raise TaskError(
-                f"task: {manifest.task} cannot be made with task_options {manifest.task_options}: "
-                f"found {described(error)}"
+                f"task: {manifest.task} cannot be made with task_options {manifest.task_options}: {described(error)}"
             ) from error
     elif manifest.task_options:
         raise TaskError(

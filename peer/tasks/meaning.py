@@ -28,7 +28,7 @@ def meaning_of(task: Task, shard: Shard, schema: Schema, input_dtype: str) -> Me
 
     Args:
         task: as loaded.
-        shard: its inputs are read where they are in memory, to tell constant columns.
+        shard: its inputs are read where they are in memory, to recognize constant columns.
         schema: of a model.
         input_dtype: of what the model gets; JSON by name for several inputs.
     """

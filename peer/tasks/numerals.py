@@ -78,8 +78,8 @@ def decimal_mark(columns: Sequence[Sequence[str]], place: Callable[[int], str], 
     if doubtful is not None and mark not in thousands:
         row, cell = doubtful
         raise TaskError(
-            f"{place(row)}: found {cell!r}, which may have a thousand or a fraction; name the decimal mark, "
-            "task_options.decimal='.' or ','"
+            f"{place(row)}: expected a number, got {cell!r}, which may have a thousand or a fraction. Name the decimal mark, "
+            "task_options.decimal='.' or ','."
         )
     return mark
 

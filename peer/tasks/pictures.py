@@ -74,7 +74,7 @@ def read_pixels(path: Path, sample_shape: tuple[int, ...]) -> Picture:
                 conversions.append("turned upright, as its orientation says")
             pixels = np.asarray(scaled.resize((width, height), Image.Resampling.BILINEAR))
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise TaskError(f"picture: {path} cannot be read: {error}; give an image file, such as PNG or JPEG") from error
+        raise TaskError(f"picture: {path} cannot be read: {error}. Give an image file, such as PNG or JPEG.") from error
     pixels = np.broadcast_to(pixels, (channels, height, width)) if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     return Picture(np.ascontiguousarray(pixels), tuple(conversions))
 
@@ -115,8 +115,8 @@ def _levels(path: Path, opened: Image, upright: Image) -> tuple[NDArray[np.float
         return (values * BYTE).astype(np.float32), "floats in [0, 1]"
     if upright.mode == "I" and not (BYTE < most <= WORD and least >= 0) and values.any():
         raise TaskError(
-            f"picture: {path}: found integers of 32 bits from {least:g} to {most:g}, so the value of white is not known; "
-            "write them as integers of 8 or 16 bits"
+            f"picture: {path}: expected integers of 8 or 16 bits, got 32 bits from {least:g} to {most:g}, whose value of "
+            "white is not known. Write 8 or 16 bits."
         )
     tags: Any = getattr(opened, "tag_v2", {})
     if upright.mode != "I" and tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:
@@ -139,7 +139,7 @@ def _colors(path: Path, upright: Image) -> tuple[Image, list[str]]:
     plain = int(np.ptp(levels, axis=(0, 1)).max()) < VISIBLE
     if plain and np.ptp(np.asarray(alpha)):
         raise TaskError(
-            f"picture: {path}: found {GROUND} on a transparent ground, which cannot be seen on {GROUND}; "
-            "write the picture on a ground of another color"
+            f"picture: {path}: expected a picture that can be seen on {GROUND}, got {GROUND} on a transparent background. "
+            "Use a background of another color."
         )
     return flat, [f"transparent, on {GROUND}"]

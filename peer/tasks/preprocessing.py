@@ -176,7 +176,7 @@ class Preprocessing:
 
 
 def precision(raw: np.ndarray) -> type[np.floating]:
-    """Return float64 for values that float32 cannot tell from their neighbors, such as times in seconds; else float32."""
+    """Return float64 for values that float32 cannot distinguish from adjacent ones, such as times in seconds; else float32."""
     wide = raw.dtype.kind in "fiu" and raw.dtype.itemsize >= np.dtype(np.int32).itemsize and raw.dtype != np.float32
     return np.float64 if wide and raw.size and not np.abs(raw).max() <= FLOAT32_INTEGER_MAX else np.float32
 

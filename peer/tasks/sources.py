@@ -77,7 +77,7 @@ def sources() -> Mapping[str, DataSource]:
         if not isinstance(value, dict) or not all(isinstance(each, DataSource) for each in value.values()):
             raise ConfigError(f"{where}: expected a dict from names to sources, got a {type(value).__name__}")
         if both := sorted(value.keys() & found):
-            raise ConfigError(f"{where}: found the name {both[0]!r} of another package; {REMEDY}")
+            raise ConfigError(f"{where}: expected a name that no other package has, got {both[0]!r}. {REMEDY}")
         found.maps.append(value)
     return found
 

@@ -80,7 +80,7 @@ class Table:
         header: names of the columns; without a header "column 1", "column 2" and so on.
         lines: the line of each row in its file; of Parquet the row.
         rows: text of each cell, without spaces around it.
-        form: how the file is written, found or given.
+        form: how the file is written, detected or given.
     """
 
     source: str
@@ -209,10 +209,10 @@ def _decoded(source: str, data: bytes, given: str | None, likely: str | None) ->
             ) from None
         else:
             if (other := _NO_TEXT.search(text)) is not None:
-                reason = f"found the character {other[0]!r}, so this is no text"
+                reason = f"expected text, got the character {other[0]!r}"
                 break
             return text, encoding
-    raise TaskError(f"{source} cannot be read: {reason}; give a text file, and its encoding where it is not UTF-8")
+    raise TaskError(f"{source} cannot be read: {reason}. Give a text file, and its encoding where it is not UTF-8.")
 
 
 def _wide(data: bytes) -> str | None:
@@ -237,7 +237,7 @@ def _rows(source: str, text: str, delimiter: str) -> tuple[list[int], list[list[
         if found and "\n" in found[-1][1][-1]:
             list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True))
     except csv.Error as error:
-        raise TaskError(f"{source} cannot be read: {error}; correct the quotation marks") from error
+        raise TaskError(f"{source} cannot be read: {error}. Correct the quotation marks.") from error
     return [line for line, _ in found], [row for _, row in found]
 
 
@@ -293,8 +293,8 @@ def _has_header(
         return likely
     if named and value:
         raise TaskError(
-            f"{source} line {lines[0]}: found {named!r} above numbers, as in a header, and {value!r}, as in a row of data; "
-            "say which it is with task_options.header=true or false"
+            f"{source} line {lines[0]}: expected a header or a row of data, got {named!r} above numbers, as in a header, and "
+            f"{value!r}, as in a row. Say which it is with task_options.header=true or false."
         )
     return not value
 

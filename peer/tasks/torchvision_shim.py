@@ -40,10 +40,10 @@ def import_torchvision() -> ModuleType:
     try:
         return importlib.import_module("torchvision")
     except ImportError as error:
-        raise TaskError(f"torchvision cannot be imported ({error}); install the release for your torch") from error
+        raise TaskError(f"torchvision cannot be imported ({error}). Install the release for your torch.") from error
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
-            raise TaskError(f"torchvision: {error}; install the release for torch {torch.__version__}") from error
+            raise TaskError(f"torchvision: {error}. Install the release for torch {torch.__version__}.") from error
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
         del sys.modules[name]  # modules of the failed import
     library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]

@@ -54,7 +54,7 @@ def user_code(what: str) -> Iterator[None]:
     except PeerError:
         raise
     except USER_ERRORS as error:
-        raise TaskError(f"{what}: found {described(error)}; correct the task") from error
+        raise TaskError(f"{what}: {described(error)}. Correct the task.") from error
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def require_peer(caller: Subject | None) -> int | None:
     """
     if isinstance(caller, str):
         raise RemoteProtocolError(
-            RefusalCode.NOT_A_NEIGHBOR, f"caller: found observer {caller}, which may only read status"
+            RefusalCode.NOT_A_NEIGHBOR, f"caller: expected a peer, got observer {caller}, which may only read status"
         )
     return caller
 
@@ -109,7 +109,7 @@ def require_sender(caller: int | None, sender: int) -> None:
         RemoteProtocolError: IDENTITY_MISMATCH.
     """
     if caller is not None and sender != caller:
-        sentence = f"sender: found peer {sender}; the authenticated caller is peer {caller}"
+        sentence = f"sender: expected the authenticated caller, peer {caller}, got peer {sender}"
         raise RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, sentence)
 
 

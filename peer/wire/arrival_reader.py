@@ -91,7 +91,7 @@ class ArrivalReader:
         return answer
 
     async def read(self, arrival: Arrival) -> None:
-        """Read the model into its buffer; the handler is told `lost` if the arrival does not become complete.
+        """Read the model into its buffer; `handler.lost` is called if the arrival does not become complete.
 
         If the peer gives the arrival up meanwhile, its remaining frames are discarded as by `discard`.
 

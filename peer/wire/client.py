@@ -48,7 +48,7 @@ from peer.wire.round_ring import RecordBatch
 from peer.wire.security import SecureChannel, open_channel
 
 T = TypeVar("T")
-RECONNECTS_MAX, RECONNECTS_S = 5, 10.0  # at most so many reconnects in so many seconds
+RECONNECTS_MAX, RECONNECTS_S = 5, 10.0  # at most `RECONNECTS_MAX` reconnects in `RECONNECTS_S` seconds
 
 
 class NeighborLink:
@@ -164,7 +164,7 @@ class NeighborLink:
             raise
         self.unanswered_hellos = 0
         if reply.hello.sender != self.peer_id:
-            sentence = f"found peer {reply.hello.sender} {self._place}, where peer {self.peer_id} should be"
+            sentence = f"expected peer {self.peer_id} {self._place}, got peer {reply.hello.sender}"
             raise RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, sentence)
         return reply
 
@@ -185,7 +185,7 @@ class NeighborLink:
         return convert.unpack_status(await self._ask("Status", b""))
 
     async def exchange_padding(self, sent_bytes: int, received_bytes: int) -> int:
-        """Ask for the status with so much padding in both directions; return the bytes of the reply."""
+        """Ask for the status, with ``sent_bytes`` of padding and ``received_bytes`` in the reply; return its size in bytes."""
         return len(await self._ask("Status", convert.pack_status_request(sent_bytes, received_bytes)))
 
     async def watch_status(

@@ -247,7 +247,7 @@ def unpack_status_request(data: bytes) -> int:
 
 
 def pack_status_request(padding_bytes: int = 0, reply_bytes: int = 0) -> bytes:
-    """Write a StatusRequest with so much padding, which asks for so much padding."""
+    """Write a StatusRequest with ``padding_bytes`` of padding, which asks for ``reply_bytes`` of padding in return."""
     return peer_pb2.StatusRequest(padding=bytes(padding_bytes), reply_bytes=reply_bytes).SerializeToString()
 
 

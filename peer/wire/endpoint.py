@@ -34,8 +34,8 @@ class SocketFolder:
         if len(os.fsencode(self._path)) > FOLDER_BYTES_MAX:
             self.remove()
             raise StorageError(
-                f"{self._path.parent}: found a folder for temporary files whose name is too long for a unix socket; set TMPDIR "
-                f"to one of at most {FOLDER_BYTES_MAX - len(self._path.name) - 1} bytes, such as /tmp"
+                f"TMPDIR: expected a path of at most {FOLDER_BYTES_MAX - len(self._path.name) - 1} bytes, since unix sockets "
+                f"are made in it, got {self._path.parent}. Set a shorter one, such as /tmp."
             )
 
     @property

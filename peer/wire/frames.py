@@ -205,5 +205,5 @@ class ChunkWriter:
             found = f"chunks: expected {self._buffer.nbytes} bytes, as the header says, got {self._position}"
             raise RemoteProtocolError(RefusalCode.WRONG_SIZE, found)
         if digest != self._digest.digest():
-            found = f"digest: found {digest.hex()[:32]!r} in the end frame; the received bytes have {self._digest.hexdigest()!r}"
-            raise RemoteProtocolError(RefusalCode.DIGEST_MISMATCH, found)
+            problem = f"digest: expected {self._digest.hexdigest()!r}, that of the bytes, got {digest.hex()[:32]!r}"
+            raise RemoteProtocolError(RefusalCode.DIGEST_MISMATCH, problem)

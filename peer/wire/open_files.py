@@ -46,6 +46,6 @@ def require_open_files(needed: int, least: int, what: str) -> None:
     if allowed < least:
         better = f", better {needed}" if needed > least else ""
         raise ConfigError(
-            f"open files: found a limit of {allowed} for this process; {what} needs at least {least}{better}; raise it: "
-            f"ulimit -n {needed} (systemd: LimitNOFILE, containers: --ulimit nofile)"
+            f"open files: expected a limit of at least {least}{better} for {what}, got {allowed}. Raise it: "
+            f"ulimit -n {needed} (systemd: LimitNOFILE, containers: --ulimit nofile)."
         )

@@ -19,7 +19,7 @@ UNARY = ("Hello", *RETRIED)
 TUNNELS = ("OfferTunnel", "UseTunnel")
 # Reach a neighbor soon after it starts or restarts; each attempt to a dead one costs a refused connection.
 RECONNECT_MS_FIRST, RECONNECT_MS_MAX = 100, 2_000
-# A name is resolved again before each attempt to reconnect, at most so often; gRPC's default is 30 s.
+# A name is resolved again before each attempt to reconnect, at this interval at most; gRPC's default is 30 s.
 RESOLVE_MS_MIN = 2_000
 CONNECT_MS = 5_000  # how long one attempt may take (gRPC names it min_reconnect_backoff)
 TRANSLATION_IDLE_S = 20.0  # address translators may forget a connection that was idle for 30 s
@@ -74,7 +74,7 @@ def _proxying(proxy: HttpProxy | None) -> Options:
 
 
 def _keepalive(seconds: float, idle_s: float = math.inf) -> Options:
-    """Ping after so many seconds, or ``idle_s`` if that is less, and wait as many for the answer."""
+    """Ping after a number of seconds, or ``idle_s`` if that is less, and wait as long for the answer."""
     return [
         ("grpc.keepalive_time_ms", max(KEEPALIVE_MS_MIN, round(min(seconds, idle_s) * 1000))),
         ("grpc.keepalive_timeout_ms", max(KEEPALIVE_MS_MIN, round(seconds * 1000))),

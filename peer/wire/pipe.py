@@ -22,7 +22,7 @@ PIPE_BYTES_MAX = 256 << 10  # read from a socket at once
 SOCKET_BUFFER_BYTES = 1 << 20
 BROKEN = (OSError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, RemoteProtocolError)
 
-Budget = Callable[[int], Awaitable[None]]  # waits until so many bytes may be carried
+Budget = Callable[[int], Awaitable[None]]  # waits until a number of bytes may be carried
 
 
 async def join_socket(local: socket.socket, stream: Stream, first: bytes | None = None) -> None:
@@ -69,7 +69,7 @@ async def _forward(source: Stream, target: Stream, budget: Budget, most: int) ->
 
 
 def _parts(frame: bytes, most: int) -> Iterator[bytes]:
-    """Yield a frame as it is, or frames that carry at most so many of its bytes each."""
+    """Yield a frame as it is, or frames that carry at most ``most`` of its bytes each."""
     if len(frame) <= most:
         yield frame
         return

@@ -95,7 +95,7 @@ class MutualTls:
         roots = b"".join([pem for pems in self._roots.values() for pem in pems] + [self._authorities or b""])
         if not roots:
             raise IdentityError(
-                "graph file: no neighbor and no observer has a certificate, so no caller could connect; run `peer graph pin`"
+                "graph file: no neighbor and no observer has a certificate, so no caller could connect. Run `peer graph pin`."
             )
         # for `peer health`, which calls as the peer itself and may do nothing else
         roots += self._pair.certificate.pem()
@@ -195,8 +195,8 @@ class MutualTls:
             self.ends[name] = end
         if not found and self._authorities is None:
             raise IdentityError(
-                f"graph file: {who} has no certificate with a pinned key; run `peer graph pin graph.json certs/*.pem`, "
-                f"give its certificate with {Option('certs')}, or an authority with ca in the file of {Option('options')}"
+                f"graph file: {who} has no certificate with a pinned key. Run `peer graph pin graph.json certs/*.pem`, "
+                f"give its certificate with {Option('certs')}, or an authority with ca in the file of {Option('options')}."
             )
         return [certificate.pem() for certificate in found]
 

@@ -43,7 +43,7 @@ class Switchboard:
         owners: the neighbors that may offer connections to this peer.
         relayed: (owner, user) pairs that may connect through this peer.
         limits: of what this peer relays; None: nothing.
-        offered: told the owner of each new offer to this peer.
+        offered: called with the owner of each new offer to this peer.
         pacing: of this peer; what it relays counts as received and as sent. (The bytes of its own tunnels count once, as the
             messages in them.)
     """
@@ -82,7 +82,9 @@ class Switchboard:
         ends = owner, user
         made = _Offer(stream, stream.peer(), probe)
         if probe and self._is_served(ends):
-            sentence = f"found a tunnel of the running peer {owner}, which a probe does not replace"
+            sentence = (
+                f"expected no tunnel of peer {owner}, got one of the running peer, which a probe does not replace"
+            )
             raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
         for older in self._in_use.get(ends, ()):
             if older.origin != made.origin:  # the owner has a new connection, so that the old one is lost

@@ -1,4 +1,4 @@
-"""The manifests of `peer deploy kubernetes`, read by kubectl: a dry run against a server that only tells what an API has.
+"""The manifests of `peer deploy kubernetes`, read by kubectl: a dry run against a server that only lists its API.
 
 With ``--dry-run=client`` kubectl parses the files, asks the API which kinds it has and whether the objects exist, and sends
 nothing. It does not look at fields; ``kubectl set image --local`` does, for the StatefulSet: it reads it with its own types and

@@ -222,7 +222,7 @@ def test_a_doctor_that_does_not_know_that_the_peer_runs_leaves_its_tunnels_alone
         assert len(edges) == 2
         for edge in edges:
             assert (edge["route"], edge["outgoing"]) == ("direct", "")
-            assert "found a tunnel of the running peer 1, which a probe does not replace" in edge["incoming"]
+            assert "got one of the running peer, which a probe does not replace" in edge["incoming"]
         for neighbor in (0, 2):
             log = (tmp_path / f"{neighbor}.log").read_text()
             assert "peer doctor tests this address" not in log, "the doctor took the place of the running peer"

@@ -85,7 +85,7 @@ def test_a_testbed_says_where_its_peers_are_and_that_it_is_over(tmp_path: Path) 
     graph = graph_of(peers=2, kind="line", rounds=60)
     bed = peer.Testbed(graph, out=tmp_path / "bed", insecure=True, progress=False)
     assert "not started, 2 peers, 0 of 60 rounds" in repr(bed)
-    with pytest.raises(UsageError, match="no running peers"):
+    with pytest.raises(UsageError, match="expected running peers, got none"):
         bed.status()
     with bed:
         states = bed.wait_round(3)
@@ -118,9 +118,9 @@ def test_the_end_of_the_block_stops_the_peers_and_the_run_can_be_resumed(tmp_pat
     graph = graph_of(peers=2, kind="line", rounds=300)
     with peer.Testbed(graph, out=tmp_path / "bed", insecure=True) as bed:
         pass
-    with pytest.raises(UsageError, match="no running peers"):
+    with pytest.raises(UsageError, match="expected running peers, got none"):
         bed.wait()
-    with pytest.raises(UsageError, match=r"found another run: run.rounds was|peers were") as caught:  # noqa: SIM117
+    with pytest.raises(UsageError, match=r"got another run: run.rounds was|peers were") as caught:  # noqa: SIM117
         with peer.Testbed(graph_of(rounds=2), out=written(tmp_path / "bed", graph), insecure=True):
             pass
     assert "add fresh" in str(caught.value)

@@ -203,10 +203,10 @@ def test_full_disk_is_logged_in_one_sentence_and_the_run_continues(bed: Make) ->
     run = bed(rounds=ROUNDS, failpoints={VICTIM: "persist.arrays=error:ENOSPC@2-"})
     assert run.finish()["failed"] == {}
     errors = [line["error"] for line in run.history(VICTIM, "checkpoint")]
-    assert errors[0] is None and all("the disk is full; free space" in error for error in errors[1:])
+    assert errors[0] is None and all("The disk is full. Free space" in error for error in errors[1:])
     assert run.fired(VICTIM) == len(errors) - 1 > 0
     assert "continuing without checkpoints" in run.log(VICTIM)
-    assert "the disk is full" in run.summary(VICTIM)["storage_error"]
+    assert "The disk is full" in run.summary(VICTIM)["storage_error"]
     invariants.completed(run)
 
 
@@ -227,7 +227,7 @@ def test_unusable_state_directory_is_reported_in_one_sentence_with_exit_30(bed: 
     checkpoints.write_text("a file stands here")
     run.do("restart", VICTIM)
     assert run.until_ended(VICTIM) == 30
-    assert "found a file in place of a folder" in run.log(VICTIM)
+    assert "Expected a folder, got a file" in run.log(VICTIM)
     checkpoints.unlink()
     run.arm(VICTIM, "")
     run.do("restart", VICTIM)

@@ -65,7 +65,7 @@ def test_a_task_that_fails_at_the_start_of_a_testbed_is_one_report_and_does_not_
     """Before, each peer failed with a trace in its own log, and a second start with other settings was refused."""
     failing = ("testbed", *BED, "--out", "out", "--set", "run.task_options.fault=load_shard")
     _, said = peer(place, *failing, code=12)
-    assert said.count("load_shard(0): found KeyError: 'temperature'") == 1
+    assert said.count("load_shard(0): KeyError: 'temperature'") == 1
     assert "own.py, line 19)" in said
     assert "Traceback" not in said
     assert not (place / "out").exists()
@@ -81,7 +81,7 @@ def test_a_task_that_fails_in_a_later_round_is_a_sentence_of_each_peer(place: Pa
     """Before, the exception of the user ended the peer with a trace and exit code 1."""
     settings = ("--set", "run.task_options.fault=loss", "--set", "run.rounds=60")
     _, said = peer(place, "testbed", *BED, "--out", "out", *settings, code=1)
-    sentence = "found ValueError: sensor 7 is broken"
+    sentence = "ValueError: sensor 7 is broken"
     logs = [(place / "out" / f"peer-{i}" / "peer.log").read_text() for i in (0, 1)]
     assert any("failed with exit code 12" in line and sentence in line for line in said.splitlines())
     assert any(sentence in log and "own.py, line 27)" in log for log in logs)
@@ -102,7 +102,7 @@ def test_peer_run_checks_its_task_before_it_writes_anything(place: Path) -> None
     )
     peer(place, "graph", "make", *shape, "--out", "graph.json")
     _, said = peer(place, "run", "--id", "1", "--neighbors", "graph.json", "--insecure", code=12)
-    assert "load_shard(1): found KeyError: 'temperature'" in said and "own.py, line 19)" in said
+    assert "load_shard(1): KeyError: 'temperature'" in said and "own.py, line 19)" in said
     assert "Traceback" not in said
     assert not (place / "state").exists()
 

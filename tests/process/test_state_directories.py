@@ -134,5 +134,6 @@ def test_too_few_open_files_are_said_at_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 10, done.stderr
     assert (
-        "open files: found a limit of 20" in done.stderr and "a peer with 1 neighbor needs at least 26" in done.stderr
+        "open files: expected a limit of at least 26" in done.stderr
+        and "for a peer with 1 neighbor, got 20" in done.stderr
     )

@@ -255,7 +255,9 @@ def test_sender_that_is_not_the_peer_of_the_certificate_is_refused() -> None:
     async def test() -> None:
         theta = np.zeros(4, np.float32)
         async with peer_0() as (recorder, port), link_to(port, tls_of(1).channel(0)) as link:
-            with pytest.raises(RemoteProtocolError, match="found peer 2; the authenticated caller is peer 1") as caught:
+            with pytest.raises(
+                RemoteProtocolError, match="expected the authenticated caller, peer 1, got peer 2"
+            ) as caught:
                 await link.hello(hello_of(2))
             assert caught.value.refusal.code is RefusalCode.IDENTITY_MISMATCH
             assert (await link.heartbeat(Heartbeat(2, 7, 3, Phase.RUNNING))).code is RefusalCode.IDENTITY_MISMATCH
@@ -263,7 +265,7 @@ def test_sender_that_is_not_the_peer_of_the_certificate_is_refused() -> None:
             assert (await link.control(Pass(2, 7, 3, 0))).code is RefusalCode.IDENTITY_MISMATCH
             reply = await link.push(header_of(16, sender=2), theta.view(np.uint8))
             assert reply.code is RefusalCode.IDENTITY_MISMATCH
-            with pytest.raises(RemoteProtocolError, match="found peer 2"):
+            with pytest.raises(RemoteProtocolError, match="got peer 2"):
                 await link.pull(PullRequest(2, 7, 0))
             assert not recorder.callers and not recorder.offers and not recorder.messages
             assert recorder.refusals == [RefusalCode.IDENTITY_MISMATCH] * 6
@@ -324,7 +326,7 @@ def test_observer_may_read_status_and_health_only() -> None:
                     assert status["phase"] == "running"
                     break
                 with pytest.raises(
-                    RemoteProtocolError, match="found observer laptop, which may only read status"
+                    RemoteProtocolError, match="got observer laptop, which may only read status"
                 ) as caught:
                     await link.hello(hello_of(1))
                 assert caught.value.refusal.code is RefusalCode.NOT_A_NEIGHBOR
@@ -374,7 +376,7 @@ def test_certificates_that_do_not_match_the_graph_file_are_an_error_at_start(tmp
     cases = [
         (lambda: MutualTls(GRAPH, 0, PAIRS[1]), "own certificate: expected .*peer/0, got spiffe://federation/peer/1"),
         (lambda: MutualTls(GRAPH, 0, pair("federation", 0)), "is not pinned for 0"),
-        (lambda: tls_of(0, LINE), "peer/1 has no certificate with a pinned key; run `peer graph pin"),
+        (lambda: tls_of(0, LINE), "peer/1 has no certificate with a pinned key. Run `peer graph pin"),
         (lambda: tls_of(0, replace(GRAPH, nodes=_without_certificates())), "peer/1 has no certificate"),
         (
             lambda: MutualTls(replace(GRAPH, edges=((1, 2), (2, 3)), manifest=ALONE), 0, PAIRS[0]).server_credentials(),

@@ -118,4 +118,4 @@ def test_clusters_are_shown_of_a_peer_whose_owner_tells_them(tmp_path: Path) -> 
 def test_watch_without_an_observers_key_says_what_is_missing(tmp_path: Path) -> None:
     Supervisor(on_loopback(make_graph("ring", 3)), tmp_path / "bed")  # a graph file with pinned keys
     done = executed("watch", tmp_path / "bed" / "graph.json", "--certs", tmp_path)
-    assert done.returncode == 20 and "found no key of an observer" in done.stderr, done.stderr
+    assert done.returncode == 20 and "expected the key of an observer" in done.stderr, done.stderr

@@ -533,7 +533,7 @@ def test_hello_reply_of_another_peer_is_refused() -> None:
     async def test() -> None:
         async with serving(Recorder(peer_id=9)) as port:
             link = NeighborLink(1, f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS)
-            with pytest.raises(RemoteProtocolError, match="found peer 9 at") as caught:
+            with pytest.raises(RemoteProtocolError, match="expected peer 1 at") as caught:
                 await link.hello(hello_of(2))
             assert caught.value.refusal.code is RefusalCode.IDENTITY_MISMATCH
             await link.close()

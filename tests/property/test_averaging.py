@@ -143,7 +143,7 @@ def test_shapes_that_differ_are_refused_and_never_broadcast(shape):
 
 @pytest.mark.parametrize("weights", [(0.0, 1.0), (1.0, 0.0), (-1.0, 2.0), (1.0, float("nan"))])
 def test_weights_must_be_positive(weights):
-    with pytest.raises(LocalProtocolError, match="positive"):
+    with pytest.raises(LocalProtocolError, match="expected above 0"):
         fold(np.zeros(2, np.float32), weights[0], np.ones(2, np.float32), weights[1])
 
 

@@ -39,7 +39,7 @@ NO_DELAY = Weather(delay_s=1e-6, delay_min_s=0.01, bytes_per_s=1e9)
 
 
 class TracedWorld(World):
-    """A world that tells what a reader wants to know: stages, folds, answers, changes of neighbors."""
+    """A world that prints what a reader wants to know: stages, folds, answers, changes of neighbors."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)

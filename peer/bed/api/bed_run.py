@@ -29,7 +29,7 @@ class BedRun:
         traceback: log whole traces of errors.
 
     Attributes:
-        goal: what the run takes its targets for, and its metric.
+        goal: how the run interprets its targets, and its metric.
 
     Raises:
         UsageError: the folder holds another run.

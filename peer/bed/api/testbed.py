@@ -53,7 +53,7 @@ class Testbed:
         graph: peers, edges and settings.
         task: the name of a task, or ``path/to/file.py:object``: other processes load it. Default: the graph's.
         algorithm: the name of an algorithm, built in or installed. Default: the graph's.
-        progress: show a progress bar in `wait`, and say in a line at the start what the targets were taken for.
+        progress: show a progress bar in `wait`, and print a line at the start on how the targets are interpreted.
         options: those of `peer testbed`: ``out``, the folder of the peers' state, logs and models; ``fresh``, ``data_root``,
             ``threads``, ``amp``, ``insecure``, ``on_start_failure``, ``export``, and ``proxy``, which `cut` and `heal` need.
 
@@ -128,7 +128,7 @@ class Testbed:
         require_unix("peer.Testbed")
 
         if self._process is not None:
-            raise UsageError("Testbed.start: found a started testbed; make another one to run again")
+            raise UsageError("Testbed.start: this testbed was started before. Make another Testbed to run again.")
         if self._options["fresh"]:
             clear(self.directory)
         self.graph = replace(self.graph, nodes=on_free_ports(self.graph).nodes)
@@ -201,7 +201,7 @@ class Testbed:
 
         Raises:
             UsageError: the run has fewer rounds.
-            RunFailed: no peer runs any more, and not all have completed so many rounds; or a peer failed.
+            RunFailed: no peer runs any more, and not all have completed that many; or a peer failed.
         """
         total = self.graph.manifest.rounds
         if not 0 <= rounds <= total:
@@ -282,7 +282,7 @@ class Testbed:
             self._look_for_the_end(wait_s)
         if self._last is not None or self._is_over:
             raise UsageError(
-                f"Testbed.{name}: the run is over: every peer has ended; make another Testbed to run again"
+                f"Testbed.{name}: the run is over: every peer has ended. Make another Testbed to run again."
             )
 
     def _look_for_the_end(self, wait_s: float) -> None:
@@ -311,7 +311,7 @@ class Testbed:
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None:
-            raise UsageError("Testbed: found no running peers; use: with peer.Testbed(graph) as bed: ...")
+            raise UsageError("Testbed: expected running peers, got none. Use: with peer.Testbed(graph) as bed: ...")
         return self._process
 
     def _read(self, process: subprocess.Popen[str]) -> None:

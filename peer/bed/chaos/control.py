@@ -17,7 +17,7 @@ from peer.store.scratch import ScratchFolder
 
 NAME = "control.sock"
 REQUEST_BYTES_MAX = 1 << 16
-CALLER_S = 5.0  # a connection without a request is closed after so long
+CALLER_S = 5.0  # after which a connection without a request is closed
 ERROR_CHARACTERS_MAX = 1000  # of a sentence from the testbed
 ANSWER_S = 60.0  # a restart waits for the end of the old process
 
@@ -85,7 +85,7 @@ def ask(directory: Path, request: dict[str, object]) -> object:
             sock.sendall(json.dumps(request).encode() + b"\n")
             line = sock.makefile("rb").readline()
         except OSError as error:
-            sentence = f"{directory}: no testbed runs there ({error}); start one with peer testbed --out {directory}"
+            sentence = f"{directory}: no testbed runs there ({error}). Start one with peer testbed --out {directory}"
             raise NeighborUnavailable(sentence) from error
     if not line:
         raise NeighborUnavailable(f"{directory}: the testbed has ended")

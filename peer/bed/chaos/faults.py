@@ -148,7 +148,7 @@ FAULTS = {
     "partition": _on_edges("Block all edges between groups of peers.", "groups [mode]", _blocked),
     "isolate": _on_edges("Block all edges of peers.", "peers [mode]", _blocked,
                          containers=lambda project, container: project.disconnect(container)),
-    "heal": _on_edges("Remove the faults of edges, of all edges of peers, or without either of all edges.", "[edges] [peers]",
+    "heal": _on_edges("Remove the faults of given edges, of all edges of given peers, or of every edge.", "[edges] [peers]",
                       lambda _: Toxics(), undo=None, containers=lambda project, container: project.connect(container)),
 }
 # fmt: on
@@ -173,7 +173,7 @@ class FaultEvent(BaseModel):
     groups: tuple[tuple[int, ...], ...] = Field((), description="groups of ids between which edges are blocked")
     mode: Literal["drop", "reset"] = Field("drop", description="bytes stop, or connections are reset")
     toxics: Toxics = Field(Toxics(), description="latency_ms, jitter_ms, bandwidth_kb_s, slice_bytes")
-    for_s: float | None = Field(None, gt=0, description="undo it after so many seconds")
+    for_s: float | None = Field(None, gt=0, description="undo it after this many seconds")
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:

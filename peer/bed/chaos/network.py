@@ -103,7 +103,7 @@ class FaultyNetwork:
         except OSError as error:
             raise NeighborUnavailable(f"the testbed's network process does not answer: {error}") from error
         if not answer:
-            raise NeighborUnavailable("the testbed's network process has ended; start the testbed again")
+            raise NeighborUnavailable("the testbed's network process has ended. Start the testbed again.")
         return json.loads(answer)
 
 

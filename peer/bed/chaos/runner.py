@@ -116,7 +116,7 @@ class FaultRunner:
         return {p: code for p, code in sorted(self.bed.exit_codes.items()) if code != 0 and p not in killed}
 
     def wait(self, seconds: float) -> None:
-        """Wait at most so long for the end of a peer, a request or the next event, and execute what is due."""
+        """Wait up to a timeout for the end of a peer, a request or the next event, and execute what is due."""
         sentinels = [process.sentinel for process in self.bed.processes.values()]
         wait([*sentinels, self.control.fileno()], timeout=max(0.0, seconds))
         self.bed.poll(0)
@@ -146,7 +146,7 @@ class FaultRunner:
 
     def _check_network(self, event: FaultEvent) -> None:
         if FAULTS[event.do].network and self.network is None:
-            raise UsageError(f"do = {event.do!r} needs fault proxies; start the testbed with {Option('proxy')}")
+            raise UsageError(f"do = {event.do!r} needs fault proxies. Start the testbed with {Option('proxy')}.")
 
     # ---- requests -------------------------------------------------------------------------------------------------
 

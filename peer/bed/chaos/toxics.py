@@ -43,7 +43,7 @@ class Counters:
     delayed: int = 0  # chunks delayed by latency or jitter
     throttled: int = 0  # chunks delayed by the bandwidth limit
     sliced: int = 0  # chunks forwarded in slices
-    held: int = 0  # chunks or connections that a black hole stopped
+    held: int = 0  # chunks or connections stopped by a black hole
     resets: int = 0  # connections that were reset
     refused: int = 0  # connections that were refused
     cuts: int = 0  # connections that cut_after_bytes reset

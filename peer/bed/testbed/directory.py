@@ -55,14 +55,13 @@ def check_same_run(graph: Graph, directory: Path) -> None:
         return
     if is_simulated(directory):
         raise UsageError(
-            f"{Option('out')}: {directory}: found a simulated run, which processes do not go on from; add "
-            f"{Option('fresh')} to replace it, or name "
-            "another folder"
+            f"{Option('out')} {directory}: expected no run or a run of processes, got a simulated run, which processes cannot "
+            f"resume. Add {Option('fresh')} to replace it, or name another folder."
         )
     if changed := differences_of_graphs(before, graph):
         raise UsageError(
-            f"{Option('out')}: {directory}: found another run: {listed(changed)}; add {Option('fresh')} to replace "
-            f"it, or name another folder"
+            f"{Option('out')} {directory}: expected no run or this run, got another run: {listed(changed)}. Add "
+            f"{Option('fresh')} to replace it, or name another folder."
         )
 
 

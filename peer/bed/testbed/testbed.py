@@ -94,7 +94,9 @@ class Supervisor:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"{Option('out')}: {directory} cannot be made ({error}); name another folder") from error
+            raise StorageError(
+                f"{Option('out')} {directory}: cannot be made ({error}). Name another folder."
+            ) from error
         self.graph = graph if self.options["insecure"] else with_keys(graph, directory)
         with storage_errors("write", directory / "graph.json"):
             save_graph(self.graph, ordinary_file(directory / "graph.json"))
@@ -120,8 +122,8 @@ class Supervisor:
         except OSError as error:  # fork: too many processes, or too little memory
             self.stop(grace_s=0)
             raise ConfigError(
-                f"peer {peer_id}: its process cannot be started: {error.strerror or error}; take fewer peers, or raise the "
-                "limits of this user (ulimit -u) and of memory"
+                f"peer {peer_id}: its process cannot be started: {error.strerror or error}. Take fewer peers, or raise the "
+                "limits of this user (ulimit -u) and of memory."
             ) from error
         finally:
             for descriptor in gate or ():
@@ -176,7 +178,7 @@ class Supervisor:
         return ended
 
     def _record(self, ended: dict[int, int]) -> None:
-        """Append the ends to ``exits.jsonl``, for who looks at the run."""
+        """Append the exit codes to ``exits.jsonl``, for reports and the page."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         path = self.directory / EXITS
         with storage_errors("append to", path), open(ordinary_file(path), "a", encoding="utf-8") as file:

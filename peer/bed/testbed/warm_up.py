@@ -50,7 +50,7 @@ def warm_up(graph: Graph, data_root: Path | None) -> None:
 def check_task_first(graph: Graph, data_root: Path | None) -> str:
     """Try the task with the first peer's data, once for all peers: load the shard, train one step, evaluate.
 
-    Return what the run takes its targets for, and its metric.
+    Return how the run interprets its targets, and its metric.
 
     A forked process does it, because a user's code may start threads, which the parent of a testbed must not have.
 
@@ -67,8 +67,8 @@ def check_task_first(graph: Graph, data_root: Path | None) -> str:
     except EOFError:  # it ended without a result
         process.join()
         raise TaskError(
-            f"task: {graph.manifest.task}: the process that checks it ended with exit code {process.exitcode}; "
-            f"run peer task check {graph.manifest.task}"
+            f"task: {graph.manifest.task}: the process that checks it ended with exit code {process.exitcode}. "
+            f"Run peer task check {graph.manifest.task}."
         ) from None
     process.join()
     if isinstance(found, str):
@@ -80,7 +80,7 @@ def check_task_first(graph: Graph, data_root: Path | None) -> str:
 
 
 def _check_task(graph: Graph, data_root: Path | None, sender: Connection) -> None:
-    """Send what the targets were taken for, or the class, text and trace of the error."""
+    """Send how the targets are interpreted, or the class, text and trace of the error."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent answers Ctrl-C
     os.dup2(2, 1)  # what the code of a user prints is not part of the report
     try:

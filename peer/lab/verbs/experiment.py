@@ -213,6 +213,6 @@ def _make_folder(folder: Path, option: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{option}: {folder} cannot be made ({error.strerror}); name another folder") from error
+        raise UsageError(f"{option}: {folder} cannot be made ({error.strerror}). Name another folder.") from error
     if not os.access(folder, os.W_OK):
-        raise UsageError(f"{option}: {folder} cannot be written; name another folder")
+        raise UsageError(f"{option}: {folder} cannot be written. Name another folder.")

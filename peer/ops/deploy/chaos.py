@@ -47,7 +47,9 @@ class Project:
         """
         labels = client.containers.get(container_id).labels
         if "com.docker.compose.project" not in labels:
-            raise UsageError("peer deploy chaos: this container belongs to no compose project; name one with --project")
+            raise UsageError(
+                "peer deploy chaos: this container belongs to no compose project. Name one with --project."
+            )
         return cls(client, labels["com.docker.compose.project"])
 
     def peers(self) -> dict[int, Any]:

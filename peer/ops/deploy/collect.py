@@ -67,7 +67,9 @@ def collect(directory: Path, out: Path, via: Path | None = None) -> Report:
             subprocess.run([copier, "-r", "--", *entries, str(out)], check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:
             words = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
-            raise StorageError(f"--out {out}: results cannot be written ({words}); make the folder writable") from error
+            raise StorageError(
+                f"--out {out}: results cannot be written ({words}). Make the folder writable."
+            ) from error
     return found
 
 

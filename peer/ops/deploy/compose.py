@@ -120,7 +120,7 @@ def _make_mount_points(graph: Graph, folder: Path, data: GivenData) -> None:
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"--out: {place} cannot be made ({error.strerror}); name another folder") from error
+            raise UsageError(f"--out: {place} cannot be made ({error.strerror}). Name another folder.") from error
 
 
 def _external(graph: Graph, data: GivenData | None) -> str:

@@ -33,7 +33,7 @@ class GivenData:
     Args:
         source: path of a folder or file, or name of a volume.
         path: in the peer's container.
-        builtin: whether a built-in task reads them, which `peer run` tells by an option.
+        builtin: whether a built-in task reads them, which `peer run` names with an option.
     """
 
     source: str
@@ -51,7 +51,7 @@ class GivenData:
         task = graph.manifest.task
         named = source_named(task) is not None
         if named and "data_root" not in local_options(task):
-            raise UsageError(f"--data: found an option that task {task!r} does not use; remove --data")
+            raise UsageError(f"--data: task {task!r} does not use it. Remove --data.")
         source, _, path = text.partition(":")
         data = cls(source, path or DATA, named)
         if data.builtin and "{" in data.path:
@@ -108,7 +108,7 @@ def data_here(text: str, graph: Graph) -> GivenData:
         return data
     for place in dict.fromkeys(places):
         if not place.exists():
-            raise UsageError(f"--data: found no {place}; make it, or name a volume, without a slash")
+            raise UsageError(f"--data: expected an existing {place}. Make it, or name a volume, without a slash.")
         needed = stat.S_IROTH | (stat.S_IXOTH if place.is_dir() else 0)
         if place.stat().st_mode & needed != needed:
             log.warning("--data: the containers' user 10001 cannot read %s; let it, for example by chmod o+rX", place)

@@ -74,8 +74,8 @@ def _read(key: str, text: str) -> UserFile:
         content = content_of(Path(path))
     except OSError as error:
         raise UsageError(
-            f"{key}: {text} cannot be read ({error.strerror or error}); run peer deploy in the folder from which the path is "
-            "valid"
+            f"{key}: {text} cannot be read ({error.strerror or error}). Run peer deploy in the folder from which the path is "
+            "valid."
         ) from error
     if len(content) > BYTES_MAX:
         log.warning(

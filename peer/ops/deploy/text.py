@@ -55,5 +55,5 @@ def write(path: Path, text: str | bytes, mode: int = 0o644) -> Path:
         path.chmod(mode)  # before the content: other users must never be able to read a key
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     except OSError as error:
-        raise UsageError(f"--out: {path} cannot be written ({error.strerror}); name another folder") from error
+        raise UsageError(f"--out: {path} cannot be written ({error.strerror}). Name another folder.") from error
     return path

@@ -1,4 +1,4 @@
-"""Checks of a machine before a run; each returns what was found and what to do.
+"""Checks of a machine before a run; each returns its result and what to do.
 
 ``fail``: a run cannot start; ``warn``: a run may have problems; ``ok``. A neighbor that does not answer is a warning: it may not
 be started yet, and ``run.start`` allows that.
@@ -78,7 +78,7 @@ def examine(
     try:
         temporary = temporary_folder()  # where a peer has its sockets
     except StorageError as error:
-        found, _, fix = str(error).partition("; ")
+        found, _, fix = str(error).partition(". ")
         checks.append(Check("temporary files", "fail", found, fix))
     if directory := state_dir or temporary:
         checks += check_disk(directory)

@@ -21,7 +21,7 @@ class RoundCost:
     Attributes:
         sent_bytes: to all neighbors; as many come from them.
         transfer_s: seconds of the transfers alone, one after the other, at the measured rates and within the declared limits.
-        round_s: seconds of a whole round, those of the slowest neighbor's last rounds; None if no neighbor tells them.
+        round_s: seconds of a whole round, those of the slowest neighbor's last rounds; None if no neighbor reports them.
         run_bytes: sent and received in all rounds of the run.
         day_bytes: sent and received in a day of such rounds; None without `round_s`.
     """

@@ -120,7 +120,7 @@ class _Tester:
         graph: of the run.
         edges: of the peer.
         peer_id: of the peer.
-        place: listens in the place of the peer; None: the peer runs.
+        place: listens instead of the peer; None: the peer runs.
     """
 
     def __init__(self, graph: Graph, edges: Edges, peer_id: int, place: _Place | None) -> None:
@@ -169,7 +169,7 @@ async def _rate(transfer: Callable[[int], Awaitable[bool]], trip_s: float, decla
     """Return the measured bytes per second, of transfers that grow as far as the link and its declared limits allow.
 
     Args:
-        transfer: moves so many bytes; returns whether it did.
+        transfer: moves a number of bytes; returns whether it succeeded.
         trip_s: a round trip, which the seconds of a transfer contain.
         declared: bytes per second of the limits; None: there are none.
     """
@@ -203,7 +203,7 @@ async def _reach(link: NeighborLink, patience_s: float) -> tuple[dict[str, objec
 
 
 async def _round_s(link: NeighborLink, status: dict[str, object]) -> float | None:
-    """Return the median seconds of a neighbor's last rounds; None if it tells none."""
+    """Return the median seconds of a neighbor's last rounds; None if it reports none."""
     done = status.get("round_index")
     if not isinstance(done, int) or done < 1:
         return None
@@ -230,7 +230,7 @@ async def _seconds(call: Callable[[], Awaitable[Any]]) -> float:
 
 
 class _Place:
-    """Implements `RequestHandler` in the place of a peer that does not run: notes the callers and refuses every message."""
+    """Implements `RequestHandler` in place of a peer that does not run: notes the callers and refuses every message."""
 
     def __init__(self) -> None:
         self.rounds = RoundRing()

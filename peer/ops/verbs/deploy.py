@@ -247,7 +247,7 @@ def collect(
         Path, typer.Argument(help="Folder with graph.json and peer-<id>/ of all peers.", readable=False)
     ],
     out: Out,
-    patience: Annotated[float, typer.Option(min=0, help="Report after so many seconds without a running peer.")] = 60,
+    patience: Annotated[float, typer.Option(min=0, help="Report after this many seconds without a running peer.")] = 60,
     via: Annotated[
         Path | None,
         typer.Option(help="Program to copy with instead of cp, if --out belongs to another user.", readable=False),
@@ -293,7 +293,7 @@ def chaos(
         client.ping()
     except docker.errors.DockerException as error:
         raise UsageError(
-            f"peer deploy chaos: no answer from the Docker engine ({error}); set DOCKER_HOST or DOCKER_GID"
+            f"peer deploy chaos: no answer from the Docker engine ({error}). Set DOCKER_HOST or DOCKER_GID."
         ) from error
     target = Project(client, project) if project else Project.of_this_container(client, socket.gethostname())
     fired = run_faults(target, container_script(seed, seconds, target.peers()))

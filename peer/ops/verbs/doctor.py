@@ -92,7 +92,7 @@ def doctor(
         from coordinator_free_bootstrap.strict_json import printable_lines
         from peer.view.report.tables import LINE_CHARACTERS_MAX
 
-        table = Table("check", "", "found", "what to do", header_style="bold")
+        table = Table("check", "", "result", "what to do", header_style="bold")
         for check in checks:
             mark = f"[{_STYLES[check.level]}]{check.level}[/]"
             found = printable_lines(check.found, LINE_CHARACTERS_MAX)
@@ -119,7 +119,7 @@ def _runs(path: Path, peer_id: int, home: Path, given: dict[str, Any]) -> bool:
         if own and given["insecure"]:  # without keys, another peer may answer there
             return plaintext_status(f"127.0.0.1:{own.rpartition(':')[2]}")["peer_id"] == peer_id
         return bool(own) and answers_here(own, key_files(peer_id, LocalSettings.at(home, **given)))
-    except (PeerError, OSError):  # the checks tell what is wrong
+    except (PeerError, OSError):  # the checks name the fault
         return False
 
 

@@ -123,7 +123,7 @@ def has_no_answer(peer: PeerState) -> bool:
 
 
 def _reason(error: NeighborUnavailable) -> str:
-    """Return the reason alone: the peer and its address are told beside it."""
+    """Return the reason alone: the peer and its address are shown beside it."""
     return printable(str(error).partition(": Status: ")[2] or str(error))
 
 
@@ -187,9 +187,9 @@ def observer_of(path: Path, certs: Path | None) -> tuple[Graph, MutualTls | None
     name = next((name for name in names if KeyFiles.of(folder, name).exist()), None)
     if name is None:
         raise IdentityError(
-            f"{folder}: found no key of an observer; the graph file lists {', '.join(names) or 'no observers'}; generate a "
-            f"key with `peer keygen --observer me --out {folder}`, pin it with `peer graph pin {path} {folder}/me.pem`, and "
-            "copy the new graph file to all peers"
+            f"{folder}: expected the key of an observer that the graph file lists ({', '.join(names) or 'none'}), got none. "
+            f"Generate one with `peer keygen --observer me --out {folder}`, pin it with `peer graph pin {path} {folder}/me.pem`, "
+            "and copy the new graph file to all peers."
         )
     return graph, load_tls(graph, name, KeyFiles.of(folder, name), certs=folder)
 

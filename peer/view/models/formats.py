@@ -36,7 +36,7 @@ def _copied(value: Any) -> Any:
 
 
 def as_pt(module: nn.Module, example: Tensor | None, metadata: Metadata) -> bytes:
-    """Return a state dict that ``torch.load(..., weights_only=True)`` reads; it has no place for metadata.
+    """Return a state dict that ``torch.load(..., weights_only=True)`` reads; it cannot hold metadata.
 
     Raises:
         TaskError: extra state of a layer is of a type that such a load refuses.
@@ -75,7 +75,7 @@ def as_safetensors(module: nn.Module, example: Tensor | None, metadata: Metadata
     except (SafetensorError, KeyError, ValueError) as error:  # a dtype that the format lacks
         dtypes = ", ".join(sorted({str(value.dtype) for value in state.values()}))
         raise TaskError(
-            f"export to safetensors: found {_first_line(error)} for tensors of {dtypes}; export a file that ends in .pt"
+            f"export to safetensors: {_first_line(error)} for tensors of {dtypes}. Export a file that ends in .pt."
         ) from error
 
 
@@ -156,9 +156,9 @@ def _compare(module: nn.Module, example: Tensor, content: bytes) -> None:
         ) from error
     if found.shape != expected.shape or not np.allclose(found, expected, rtol=RTOL, atol=ATOL):
         raise TaskError(
-            f"model: the ONNX graph computes something else than the model: found outputs of shape {list(found.shape)}, "
-            f"for one sample {found.ravel()[:3]}; PyTorch gives {list(expected.shape)} and {expected.ravel()[:3]}; "
-            "export a state dict: a file that ends in .pt or .safetensors"
+            f"model: the ONNX graph differs from the model: expected outputs of shape {list(expected.shape)}, for one sample "
+            f"{expected.ravel()[:3]}, as in PyTorch, got {list(found.shape)} and {found.ravel()[:3]}. "
+            "Export a state dict: a file that ends in .pt or .safetensors."
         )
 
 

@@ -73,7 +73,7 @@ def read_inputs(
     unused: tuple[str, ...] = ()
     reading: str | None = None
     if not path.exists():
-        raise TaskError(f"{READER}: {path} cannot be read: found no such file; give {ALLOWED}")
+        raise TaskError(f"{READER}: {path} cannot be read: there is no such file. Give {ALLOWED}.")
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
         raw, files, reading = _pictures(path, sample_shape, preprocessing)
     elif is_table(path):
@@ -101,7 +101,7 @@ def read_inputs(
         )
     x = preprocessing.apply(raw if precision(raw) is np.float64 else converted)
     if x.dtype != dtype:
-        raise TaskError(f"preprocessing: found {x.dtype} inputs; the model was trained on {dtype}; correct the task")
+        raise TaskError(f"preprocessing: expected {dtype} inputs, as in training, got {x.dtype}. Correct the task.")
     return PredictionInputs(x, files, unused, reading)
 
 
@@ -171,7 +171,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             found = np.load(stream, allow_pickle=False)
             return {ARRAY_NAME: found} if isinstance(found, np.ndarray) else {name: found[name] for name in found.files}
     except _UNREADABLE as error:
-        raise TaskError(f"{READER}: {path} cannot be read: {error}; write the file again") from error
+        raise TaskError(f"{READER}: {path} cannot be read: {error}. Write the file again.") from error
 
 
 def _chosen(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -204,8 +204,8 @@ def _table(
     known = known or Columns(tuple((name, NUMBER) for name in names or table.header), table.form)
     if len(known.names) != width:
         raise TaskError(
-            f"preprocessing: found {counted(len(known.names), 'column')}; a sample has shape {list(sample_shape)}; "
-            "correct the task"
+            f"preprocessing: expected columns for a sample of shape {list(sample_shape)}, got {len(known.names)}. "
+            "Correct the task."
         )
     by_name = all(table.header.count(name) == 1 for name, _ in known.kinds)
     unused = tuple(name for name in table.header if name not in dict(known.kinds)) if by_name else ()
@@ -232,7 +232,7 @@ def read_raw(path: Path, sample_shape: Any) -> Any:
         TaskError: the file cannot be read.
     """
     if not path.exists():
-        raise TaskError(f"{READER}: {path} cannot be read: found no such file; give {ALLOWED}, or a .jsonl file")
+        raise TaskError(f"{READER}: {path} cannot be read: there is no such file. Give {ALLOWED}, or a .jsonl file.")
     if path.suffix == ".jsonl":
         return _json_lines(path)
     if is_table(path):
@@ -262,7 +262,7 @@ def checked_inputs(found: Any, shape: Any, dtype: Any) -> PredictionInputs:
     seen = {name: list(np.shape(array)) for name, array in arrays.items()}
     samples = next(iter(seen.values()), [0])[:1]
     if samples == [0]:
-        raise TaskError("encode: found no samples; give raw samples for one input of the model or more")
+        raise TaskError("encode: expected raw samples for one input of the model or more, got none")
     if not all(isinstance(a, np.ndarray) for a in arrays.values()) or seen != {
         name: [*samples, *size] for name, size in shapes.items()
     }:
@@ -279,7 +279,9 @@ def _json_lines(path: Path) -> list[Any]:
         text = text_of(path).removeprefix("\ufeff")
         return [json.loads(line) for line in text.splitlines() if line.strip()]
     except (OSError, ValueError, RecursionError) as error:
-        raise TaskError(f"{READER}: {path} cannot be read: {error}; give one JSON object per line, in UTF-8") from error
+        raise TaskError(
+            f"{READER}: {path} cannot be read: {error}. Give one JSON object per line, in UTF-8."
+        ) from error
 
 
 def _pictures(

@@ -43,9 +43,9 @@ def read_model(peer: PeerRun, name: str = PERSONALIZED) -> SavedModel:
     path = peer.place.models / f"{name}.safetensors"
     if not path.is_file():
         left = sorted(file.stem for file in peer.place.models.glob("*.safetensors"))
-        when = "; a peer writes it when it has completed the run" if name == PERSONALIZED else ""
+        when = ", which a peer writes when it has completed the run" if name == PERSONALIZED else ""
         raise StorageError(
-            f"peer {peer.peer_id}: found no {path}{when}; models that it left: {', '.join(left) or 'none'}"
+            f"peer {peer.peer_id}: expected {path}{when}, got only the models {', '.join(left) or '(none)'}"
         )
     return SavedModel.read(path)
 

@@ -66,12 +66,12 @@ class SavedModel:
         """
         if (found := self.manifest()) is None:
             raise StorageError(
-                f"{self.path}: found no manifest in the metadata; give a finished run's file, or name its task"
+                f"{self.path}: metadata: expected a manifest, got none. Give a finished run's file, or name its task."
             )
         return found
 
     def located(self) -> Manifest:
-        """Return the manifest with the present place of the task file, which may have moved with the run's folder.
+        """Return the manifest with the present path of the task file, which may have moved with the run's folder.
 
         Raises:
             StorageError: the metadata lack the manifest.
@@ -93,7 +93,7 @@ class SavedModel:
         for name, tensor in self.tensors.items():
             number, _, rest = name.partition(".")
             if not number.isdigit() or int(number) >= len(parts):
-                raise StorageError(f"{self.path}: found a tensor {name!r} beside those of {len(parts)} models")
+                raise StorageError(f"{self.path}: expected only tensors of {len(parts)} models, got {name!r}")
             parts[int(number)][rest] = tensor
         return parts
 
@@ -113,8 +113,8 @@ class SavedModel:
         names = {spec.name for spec in schema.tensors}
         if self.role == CLUSTER and tensors and tensors.keys() < names:
             raise StorageError(
-                f"{self.path}: found {len(tensors)} of the {len(names)} tensors of the model: with the algorithm "
-                f"{self.metadata.get('algorithm')} the others never leave the peer; give the personalized model, which has all"
+                f"{self.path}: expected the {len(names)} tensors of the model, got {len(tensors)}: with the algorithm "
+                f"{self.metadata.get('algorithm')} the others never leave the peer. Give the personalized model, which has all."
             )
         parts = []
         for spec, _ in schema.slices():
@@ -133,7 +133,7 @@ class SavedModel:
             parts.append(found.ravel())
         if unknown := sorted(tensors.keys() - names):
             raise StorageError(
-                f"{self.path}: found an unknown tensor {unknown[0]!r}; give a model of this task, as the run wrote it"
+                f"{self.path}: expected only tensors of this task's model, got {unknown[0]!r}. Give a file as the run wrote it."
             )
         return np.concatenate(parts)
 
@@ -163,12 +163,12 @@ class SavedModel:
                     for name, array in by_name(inputs).items()
                 )
                 raise TaskError(
-                    f"model: found {type(error).__name__}: {error}, for {given}; give inputs as in training"
+                    f"model: {type(error).__name__}: {error}, for {given}. Give inputs as in training."
                 ) from error
         if not np.isfinite(outputs).all():
             place = int(np.argwhere(~np.isfinite(outputs))[0, 0])
             raise TaskError(
-                f"model: found NaN or Inf in the outputs for sample {place}; give inputs of the size of those in training"
+                f"model: expected finite outputs, got NaN or Inf for sample {place}. Give inputs as large as those in training."
             )
         return outputs
 
@@ -202,13 +202,13 @@ class SavedModel:
         """Compare the digest of the frozen weights that the model was trained with.
 
         Raises:
-            StorageError: they are others, or the metadata lack it.
+            StorageError: they differ, or the metadata lack it.
         """
         trained = self._text("frozen_digest")
         if trained != digest:
             raise StorageError(
                 f"{self.path}: trained with frozen weights of digest {trained!r}; the model that the task makes here has "
-                f"{digest!r}; give this machine the same file of the base model, model code and library versions"
+                f"{digest!r}. Give this machine the same file of the base model, model code and library versions."
             )
 
     def predictions(self, manifest: Manifest, inputs: Inputs) -> list[dict[str, Any]]:
@@ -232,7 +232,9 @@ class SavedModel:
             )
         names = self._json("class_names") if "class_names" in self.metadata else list(range(outputs.shape[1]))
         if not isinstance(names, list) or len(names) != outputs.shape[1]:
-            raise StorageError(f"{self.path}: found class_names {names}; the model has {outputs.shape[1]} classes")
+            raise StorageError(
+                f"{self.path}: class_names: expected {outputs.shape[1]}, as the model's classes, got {names}"
+            )
         probabilities = outputs.astype(np.float64)
         if not self.weights:  # several models give probabilities already
             powers = np.exp(probabilities - probabilities.max(1, keepdims=True))
@@ -300,7 +302,7 @@ class SavedModel:
             try:
                 return Preprocessing.from_json(self.metadata["preprocessing"])
             except TaskError as error:
-                raise StorageError(f"{self.path}: metadata: {error}; give a finished run's file") from error
+                raise StorageError(f"{self.path}: metadata: {error}. Give a finished run's file.") from error
         return None if source_named(manifest.task) is not None else load_task(manifest, 1).preprocessing
 
     def read_inputs(self, manifest: Manifest, path: Path, *, preprocessed: bool) -> PredictionInputs:
@@ -316,10 +318,10 @@ class SavedModel:
             return self._read_named(path)
         preprocessing = None if preprocessed else self.preprocessing(manifest)
         if preprocessing is None and not preprocessed:
-            declare = "" if source_named(manifest.task) is not None else f"set `preprocessing` in {manifest.task}, or "
+            declare = f"Set `preprocessing` in {manifest.task} and " if source_named(manifest.task) is None else ""
             raise StorageError(
-                f"{self.path}: found no preprocessing in the metadata, so raw samples cannot be scaled as in training; "
-                f"{declare}train again, or give {Option('preprocessed')} if the samples are inputs of the model already"
+                f"{self.path}: metadata: expected preprocessing, without which raw samples cannot be scaled as in training, got "
+                f"none. {declare}train again, or give {Option('preprocessed')} if the samples are inputs of the model already."
             )
         return read_inputs(path, self.sample_shape(), self.input_dtype(), preprocessing)
 
@@ -340,7 +342,7 @@ class SavedModel:
         """Return a shard with inputs as this model was trained on, where its data were scaled by other numbers.
 
         Raises:
-            ShardError: the columns or the classes of the shard are others, or in another order.
+            ShardError: the columns or the classes of the shard differ, or are in another order.
         """
         known, own = self.preprocessing(manifest), shard.preprocessing or task.preprocessing
         names = shard.class_names or task.class_names
@@ -353,8 +355,8 @@ class SavedModel:
         for what, trained, found in pairs:
             if trained is not None and found is not None and list(trained) != list(found):
                 raise ShardError(
-                    f"shard: found the {what} {', '.join(found)}; {self.path} was trained with {', '.join(trained)}; "
-                    f"give data with the same {what} in this order"
+                    f"shard: expected the {what} {', '.join(trained)}, with which {self.path} was trained, got "
+                    f"{', '.join(found)}. Give data with the same {what} in this order."
                 )
         if known is None or own is None:
             return shard
@@ -376,7 +378,7 @@ class SavedModel:
 
     def _text(self, key: str) -> str:
         if key not in self.metadata:
-            raise StorageError(f"{self.path}: found no {key} in the metadata; give a finished run's file")
+            raise StorageError(f"{self.path}: metadata: expected {key}, got none. Give a finished run's file.")
         return self.metadata[key]
 
     def _json(self, key: str) -> Any:

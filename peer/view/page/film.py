@@ -56,7 +56,7 @@ class Film:
     def message(self, cursor: int) -> tuple[str, JSON]:
         """Return ``film`` and everything, or ``more`` and what changed after a cursor: peers, edges, rounds, news.
 
-        The header and the timeline are whole in both. A reader from before a new peer or metric was found gets everything.
+        The header and the timeline are whole in both. A reader whose cursor precedes a new peer or metric gets everything.
         """
         if not cursor or cursor < self._grown or self._present_shape() != self._shape:
             return "film", self.everything()

@@ -21,7 +21,7 @@ from peer.view.page.access import LOOPBACK, Access, AccessGuard
 from peer.view.page.files import STATIC
 from peer.view.page.film import Film
 
-REFRESH_S = 0.5  # between two looks at the files of the run
+REFRESH_S = 0.5  # between two reads of the run's files
 QUIET_S = 15.0  # without news, after which a stream says that it lives
 T = TypeVar("T")
 

@@ -170,7 +170,7 @@ def collaboration_figure(run: RunFiles, chosen: Links, title: str) -> Figure:
     """Return a matrix with a square where the peer of the row averages the model of the peer of the column.
 
     Args:
-        run: what a run left; it tells the true clusters.
+        run: what a run left; it has the true clusters.
         chosen: the collaborators of each peer.
         title: of the figure.
     """

@@ -294,7 +294,7 @@ def _state_notes(run: RunFiles) -> list[str]:
                 f"the summary has {peer.rounds_completed} rounds"
             )
     if ids := [peer.peer_id for peer in run.peers if peer.summary and not peer.history]:
-        notes.append(f"peer {listed(ids)}: no history found; only the summary is known")
+        notes.append(f"peer {listed(ids)}: no history; only the summary is known")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""Agreement of the clusters that peers found with the true ones."""
+"""Agreement of the learned clusters with the true ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How peers ended that give no answer and whose files are elsewhere: their neighbors say it."""
+"""How silent peers without files here ended, as their neighbors report it."""
 
 from __future__ import annotations
 

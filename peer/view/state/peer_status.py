@@ -20,7 +20,7 @@ def read_status(value: object, peer_id: int | None = None) -> PeerStatus:
         peer_id: of the peer that was asked; None: any.
 
     Raises:
-        RemoteProtocolError: MALFORMED; the sentence names the first wrong key, what was found and what is allowed.
+        RemoteProtocolError: MALFORMED; the sentence names the first wrong key, what is expected and the actual value.
     """
     try:
         status = _STATUS.validate_python(value, strict=True)

@@ -86,7 +86,7 @@ def read_summary(path: Path, problems: list[str]) -> Summary:
         raise storage_error("read", path, error) from error
     except (ValueError, RecursionError) as error:
         raise StorageError(
-            f"{path}: found no valid JSON ({printable(str(error))}); it was changed after the run; remove it"
+            f"{path}: expected valid JSON ({printable(str(error))}). It was changed after the run. Remove it."
         ) from error
     if problem := problem_of(value, Summary):
         problems.append(f"{path}: not used: {problem}")

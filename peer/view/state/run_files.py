@@ -152,12 +152,12 @@ class RunFiles:
             if not peers:
                 raise UsageError(f"{directory}: expected {PLACES}, got no graph.json and no state directory ({looked})")
             count = f"{len(peers)} state director{'y' if len(peers) == 1 else 'ies'}"
-            notes.insert(0, f"found {count} and no graph.json: peers without a state directory here are not known")
+            notes.insert(0, f"{count} and no graph.json: peers without a state directory here are not known")
             return cls(directory, None, peers, tail.log, notes)
         if all(peer.status == "missing" for peer in peers):
             raise UsageError(
-                f"{directory}: found graph.json and no state directory of its {len(peers)} peers ({looked}); copy the "
-                "state directories there, or wait until a peer has started"
+                f"{directory}: expected a state directory of one of the {len(peers)} peers in graph.json ({looked}), got none. "
+                "Copy the state directories there, or wait until a peer has started."
             )
         others = [
             peer
@@ -165,7 +165,7 @@ class RunFiles:
             if peer.status != "missing" and peer.place != StateDir.of_peer(directory, peer.peer_id)
         ]
         if others:
-            notes.insert(0, f"found {len(others)} state directories by their content, e.g. {others[0].place.root}")
+            notes.insert(0, f"{len(others)} state directories are known by their content, e.g. {others[0].place.root}")
         return cls(directory, graph, peers, tail.log, notes)
 
     @cached_property

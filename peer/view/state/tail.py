@@ -29,7 +29,7 @@ TIMELINE = (
 OBSERVED = "watch.jsonl"  # in a directory that `peer watch` writes: what peers answered, and which rounds it missed
 EXITS = "exits.jsonl"  # in a testbed's directory, one ended process a line: time, peer_id, exit_code
 READ_BYTES_MAX = 1 << 22  # per file and read
-HEAD_BYTES = 256  # of a file, which tell it from another one with its name
+HEAD_BYTES = 256  # of a file, which distinguish it from another one of this name
 
 
 @dataclass

@@ -22,7 +22,7 @@ from peer.view.trackers.feed import Feed
 from peer.view.trackers.tracker import Tracker, check, opened
 
 LOG = "export.log"
-PAUSE_S = 1.0  # between two looks at the files of a run that goes on
+PAUSE_S = 1.0  # between two reads of the files of a run that goes on
 CLOSE_S = 60.0  # how long trackers may take to write the rest
 
 
@@ -54,7 +54,7 @@ def tracked(name: str) -> Iterator[None]:
         raise
     except Exception as error:  # code of another package; it may raise any exception
         raise StorageError(
-            f"{Option('export')}: {name}: found {type(error).__name__}: {error}; correct the place or leave it out"
+            f"{Option('export')}: {name}: {type(error).__name__}: {error}. Correct the destination or leave it out."
         ) from error
 
 

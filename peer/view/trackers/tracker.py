@@ -44,7 +44,7 @@ class Tracker(ABC):
 
 @dataclass(frozen=True)
 class _Kind:
-    place: str  # what stands behind the colon
+    place: str  # what follows the colon
     module: str
     name: str
     needs: tuple[str, ...]  # modules
@@ -64,7 +64,7 @@ def check(exports: Iterable[str]) -> None:
     """Refuse a wrong value of ``--export`` before a run starts.
 
     Raises:
-        UsageError: an unknown tracker, no place, or a package that is not installed.
+        UsageError: an unknown tracker, no destination, or a package that is not installed.
     """
     for export in exports:
         name, _, place = export.partition(":")
@@ -77,7 +77,7 @@ def opened(export: str) -> Tracker:
     """Return the tracker of one checked value of ``--export``.
 
     Raises:
-        StorageError: its place cannot be written.
+        StorageError: its destination cannot be written.
     """
     name, _, place = export.partition(":")
     tracker: Tracker = getattr(importlib.import_module(KINDS[name].module), KINDS[name].name)(place)

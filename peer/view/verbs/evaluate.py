@@ -122,14 +122,14 @@ def predict(
 
 
 def _manifest(saved: SavedModel, problem: Problem) -> Manifest | None:
-    """Return the manifest in a model file, with the task file's present place, unless options name another task."""
+    """Return the manifest in a model file, with the task file's present path, unless options name another task."""
     if problem.names_task:
         return saved.manifest()
     return saved.located()
 
 
 def _warn(saved: SavedModel) -> None:
-    """Say on stderr that the run's final metric is that of another predictor."""
+    """Print on stderr that the run's final metric is that of another predictor."""
     if (other := saved.other_predictor()) is not None:
         typer.echo(f"note: the run's final metric is that of another predictor than this model: {other}", err=True)
 

@@ -29,7 +29,7 @@ def export(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="Place of the task file, if it has moved: path/to/file.py:object.", show_default=False),
+        typer.Option(help="Path of the task file, if it has moved: path/to/file.py:object.", show_default=False),
     ] = None,
 ) -> None:
     r"""Export a model of a run: a complete state dict for plain PyTorch, or an ONNX graph, with a model card.

@@ -25,7 +25,7 @@ def status(
     """Show each peer's phase, round and metric, what it waits for, its live neighbors, and the time since its last change.
 
     A peer that has finished is shown from its state directory, if that is in the testbed's directory or beside the graph file,
-    else as its neighbors tell it.
+    else as its neighbors report it.
     Exit code 40 if a peer neither answers nor has finished.
 
     Again and again, until all peers have ended: peer watch graph.json --terminal

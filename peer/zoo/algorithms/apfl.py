@@ -44,7 +44,7 @@ class ApflState(AlgorithmState):
 
 
 class Apfl(Personal[ApflOptions, ApflState]):
-    """APFL: a mixture of a private and a shared model, whose share each peer learns; evaluated are mixture and shared model."""
+    """APFL: a mixture of a private and a shared model, whose share each peer learns; both are evaluated."""
 
     name = "apfl"
     Options = ApflOptions

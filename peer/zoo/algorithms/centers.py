@@ -36,7 +36,7 @@ class OwnNearCenters(Algorithm[OptionsT, StateT]):
         """Refuse models other than w, and numbers in the header that cannot be right."""
         if header.slot != self.own:
             return Refusal(
-                RefusalCode.SLOT_OUT_OF_RANGE, f"slot {header.slot} pushed; allowed is {self.own}, the own model"
+                RefusalCode.SLOT_OUT_OF_RANGE, f"slot: expected {self.own}, the sender's own model, got {header.slot}"
             )
         problem = self.wrong_numbers(header)
         return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, problem) if problem else None

@@ -29,7 +29,7 @@ from peer.zoo.algorithms.local_rounds import local_rounds
 
 
 class Cgpfl(CgpflDecisions):
-    """CGPFL: theta near w near one of K centers; evaluated are theta and the center."""
+    """CGPFL: theta near w near one of K centers; theta and the center are evaluated."""
 
     name = "cgpfl"
     packages = ("scipy",)  # to align labels
@@ -224,7 +224,7 @@ class Cgpfl(CgpflDecisions):
         return state
 
     def _change_count(self, workspace: Workspace[CgpflState], count: int) -> CgpflState:
-        """Go over to a neighbor's K: in round 0 by clustering anew, later with the nearest of the centers that remain."""
+        """Adopt a neighbor's K: in round 0 by clustering again, later with the nearest of the centers that remain."""
         if workspace.scratch.get("points"):
             state = self._cluster(workspace, count)
         else:

@@ -39,7 +39,7 @@ class CgpflOptions(LocalRoundsOptions):
     clusters: Literal["auto"] | None = Field(
         None, description="auto: the network chooses K in round 0 (CGPFL-Heur); default: K is run.clusters"
     )
-    clusters_max: int = Field(8, ge=1, description="auto: the largest K; so many centers are held")
+    clusters_max: int = Field(8, ge=1, description="auto: the largest K; a peer holds this many centers")
     mu_scale: float = Field(1.0, ge=0, description="auto: weight of the cost of k-means against the number of clusters")
     align_every: int = Field(10, ge=0, description="rounds between alignments of labels after round 0; 0: none")
     sketch_size: int = Field(256, ge=1, le=4096, description="numbers in the sketch of a center, to align labels")
@@ -181,10 +181,10 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
         """Return what is wrong with a label and a number of clusters."""
         numbers = header.numbers
         if header.round_index == 0:
-            return f"label and K {numbers} in round 0; allowed are none" if numbers else ""
+            return f"label and K: expected none in round 0, got {numbers}" if numbers else ""
         counts = range(1, self.clusters + 1) if self.auto else range(self.clusters, self.clusters + 1)
         if len(numbers) != 2 or numbers[1] not in counts or numbers[0] not in range(int(numbers[1])):
-            return f"label and K {numbers}; allowed are a label from 0 to K - 1, and K from {counts[0]} to {counts[-1]}"
+            return f"expected a label from 0 to K - 1, and K from {counts[0]} to {counts[-1]}, got {numbers}"
         return ""
 
     def targets(self, state: CgpflState, header: ModelHeader) -> tuple[Target, ...] | None:
@@ -227,10 +227,11 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
             return Refusal(RefusalCode.MALFORMED, problem) if problem else None
         known = len(numbers) > 2 and numbers[0] in self.graph and numbers[1] in range(len(self.graph.nodes))
         if not known:
-            return Refusal(RefusalCode.MALFORMED, f"anchor and hops {tuple(numbers)[:2]} are not of this graph")
+            sentence = f"anchor and hops: expected those of this graph, got {tuple(numbers)[:2]}"
+            return Refusal(RefusalCode.MALFORMED, sentence)
         counts = range(1, self.clusters + 1) if self.auto else range(self.clusters, self.clusters + 1)
         if numbers[2] not in counts:
-            return Refusal(RefusalCode.WRONG_SIZE, f"K {numbers[2]:g}; allowed are {counts[0]} to {counts[-1]}")
+            return Refusal(RefusalCode.WRONG_SIZE, f"K: expected {counts[0]} to {counts[-1]}, got {numbers[2]:g}")
         return refuse_rows(numbers.array[3:], int(numbers[2]), self.options.sketch_size)
 
 

@@ -46,13 +46,13 @@ def mixed(own: Sequence[float], told: Sequence[tuple[Sequence[float], float]]) -
 
 
 def wrong_curve(curve: tuple[float, ...], length: int) -> str:
-    """Return what is wrong with a neighbor's curve, and what is allowed; "": nothing."""
+    """Return what is wrong with a neighbor's curve, as a sentence; "": nothing."""
     if len(curve) != 2 * length:
-        return f"a cost curve of {len(curve)} numbers; allowed are {2 * length}"
+        return f"cost curve: expected {2 * length} numbers, got {len(curve)}"
     fits = all(
         0 <= ratio <= share + 1e-9 and share <= 1 + 1e-9 for ratio, share in zip(curve, curve[length:], strict=False)
     )
-    return "" if fits else "a cost curve with numbers outside 0 to 1, or above their share"
+    return "" if fits else "cost curve: expected numbers from 0 to 1, at most their share, got others"
 
 
 def best_count(curve: Sequence[float], most: int, mu_scale: float) -> int:

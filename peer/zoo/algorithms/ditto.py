@@ -32,7 +32,7 @@ class DittoOptions(BaseModel):
 
 
 class Ditto(Personal[DittoOptions]):
-    """Ditto: a shared model by DFedAvg, and a personal model trained beside it and held near it; evaluated are both."""
+    """Ditto: a shared model by DFedAvg, and a personal model trained beside it and held near it; both are evaluated."""
 
     name = "ditto"
     Options = DittoOptions

@@ -49,7 +49,7 @@ class DpflOptions(BaseModel):
         None, ge=1, description="tau_init: local epochs in round 0; default: twice run.local_epochs"
     )
     rebuild_every: int = Field(
-        0, ge=0, description="repeat the preprocessing every so many rounds; 0: never; costs its bytes each time"
+        0, ge=0, description="rounds between repetitions of the preprocessing; 0: none; each costs its bytes again"
     )
     preprocess_share: float = Field(
         1.0, gt=0, le=1, description="share of the neighbors, drawn at random, that the preprocessing takes models of"

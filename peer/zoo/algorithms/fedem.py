@@ -66,7 +66,7 @@ class FedEM(Algorithm):
         models = [workspace.models.model(slot) for slot in range(self.slots)]
         mixture = workspace.state.mixture
         result = workspace.learner.evaluate_predictions(mixed_predictions(workspace.learner, models, mixture))
-        # `soft_mixture` tells reports that pi is a mean of probabilities; the mixture of FedSPD counts samples.
+        # reports read from `soft_mixture` that pi is a mean of probabilities; the mixture of FedSPD counts samples.
         state: Fields = {"mixture": list(mixture), "soft_mixture": list(mixture)}
         if "shares" in workspace.scratch:
             likeliest = np.argmax(workspace.scratch["shares"], axis=0).astype(np.int64)

@@ -56,8 +56,9 @@ class FedRep(Personal[FedRepOptions]):
         if not head or not any(spec.role == "parameter" for spec in body.tensors):
             names = ", ".join(spec.name for spec in schema.tensors)
             raise ConfigError(
-                f"run.options.head: found {self.options.head or 'the last layer'}, which leaves "
-                f"{'no tensor in the head' if not head else 'no parameter to share'}; the model's tensors are: {names}"
+                "run.options.head: expected names that match a tensor and leave a parameter to share, got "
+                f"{self.options.head or 'the last layer'}, which leaves "
+                f"{'no tensor in the head' if not head else 'no parameter to share'}. The model's tensors are: {names}."
             )
         return body
 

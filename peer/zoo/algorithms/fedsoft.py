@@ -55,7 +55,7 @@ class FedSoftState(AlgorithmState):
     """State of FedSoft.
 
     Attributes:
-        shares: of this peer in each center, as neighbors are told: u, or with ``select`` 1 where it drew the center.
+        shares: of this peer in each center, as sent to neighbors: u, or with ``select`` 1 where it drew the center.
         importance: u of the last division; (): the samples are to be divided.
         has_trained: w has been trained; before, the first training starts at the mixture of the centers.
         labels: the center of each training sample in the last division, int64 [n].
@@ -68,7 +68,7 @@ class FedSoftState(AlgorithmState):
 
 
 class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
-    """FedSoft: a model of each peer's own, held near a mixture of cluster centers; evaluated is the own model."""
+    """FedSoft: a model of each peer's own, held near a mixture of cluster centers; the own model is evaluated."""
 
     name = "fedsoft"
     Options = FedSoftOptions
@@ -94,12 +94,12 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
         """Return what is wrong with shares that are no importances (or no flags)."""
         shares, most = header.numbers, 1 + self.clusters * self.options.sigma
         if len(shares) != self.clusters:
-            return f"shares {shares}; allowed are {self.clusters}, one for each cluster"
+            return f"shares: expected {self.clusters}, one for each cluster, got {shares}"
         if self.options.variant == "select":
             fits = set(shares) <= {0.0, 1.0} and any(shares)
-            return "" if fits else f"shares {shares}; allowed are 0 and 1, with at least one 1"
+            return "" if fits else f"shares: expected 0 and 1, with at least one 1, got {shares}"
         fits = all(0 < u <= 1 for u in shares) and 1 - 1e-6 <= math.fsum(shares) <= most + 1e-6
-        return "" if fits else f"shares {shares}; allowed are numbers above 0 with a sum from 1 to {most:g}"
+        return "" if fits else f"shares: expected numbers above 0 with a sum from 1 to {most:g}, got {shares}"
 
     def targets(self, state: FedSoftState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold w_j into every center s with weight u_js n_j, or 1 where it drew s."""

@@ -1,7 +1,7 @@
 """Per-FedAvg between neighbors, first order: a shared model w that one step on the own data makes personal; w travels.
 
 Round, for each step: w' = w - alpha grad f(w) on one mini-batch; w <- w - eta grad f(w') on another. The second derivative is
-left out (first order). Then w is averaged over the neighbors. Evaluated is w after ``adapt_steps`` steps on own training data.
+left out (first order). Then w is averaged over the neighbors. w is evaluated after ``adapt_steps`` steps on own training data.
 
 Source: Alireza Fallah, Aryan Mokhtari and Asuman Ozdaglar, "Personalized Federated Learning: A Meta-Learning Approach", 2020,
 arXiv 2002.07948, Per-FedAvg (FO). The form between neighbors is an addition of this project.
@@ -34,7 +34,7 @@ class PerFedAvgOptions(BaseModel):
 
 
 class PerFedAvg(Personal[PerFedAvgOptions]):
-    """Per-FedAvg (first order): a shared start from which one step makes a personal model; evaluated before and after it."""
+    """Per-FedAvg (first order): a shared start from which one step makes a personal model; both are evaluated."""
 
     name = "perfedavg"
     Options = PerFedAvgOptions

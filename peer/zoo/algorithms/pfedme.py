@@ -40,7 +40,7 @@ class PFedMeState(AlgorithmState):
 
 
 class PFedMe(Personal[PFedMeOptions, PFedMeState]):
-    """pFedMe: a personal model held near a shared one, which is averaged; evaluated are both."""
+    """pFedMe: a personal model held near a shared one, which is averaged; both are evaluated."""
 
     name = "pfedme"
     Options = PFedMeOptions

@@ -156,11 +156,11 @@ def _check_origin(shard: Shard, classes: int | None, manifest: Manifest, path: P
         given = manifest.task_options.get("classes" if what == "class names" else what)
         if found is not None and isinstance(given, list | tuple):
             rows.append((what, list(found), [str(name) for name in given]))
-    wrong = [f"{what} {found} instead of {wanted}" for what, found, wanted in rows if found != wanted]
+    wrong = [f"expected {what} {wanted}, got {found}" for what, found, wanted in rows if found != wanted]
     if wrong:
         raise ShardError(
-            f"shard: {path}: found {', '.join(wrong)}; the task of the manifest is {manifest.task!r} with task_options "
-            f"{manifest.task_options}; give a shard of that task, or change run.task or run.task_options"
+            f"shard: {path}: {', '.join(wrong)}. The task of the manifest is {manifest.task!r} with task_options "
+            f"{manifest.task_options}. Give a shard of that task, or change run.task or run.task_options."
         )
 
 

@@ -58,7 +58,7 @@ def samples_of(x: Any, y: Any, options: Mapping[str, Any]) -> Read:
 
     def read(by: str | None) -> Pool:
         if by is not None:
-            raise TaskError("run.split: found 'by_column' with arrays, which have no columns; give a frame of pandas")
+            raise TaskError("run.split: expected a frame of pandas with 'by_column', got arrays, which have no columns")
         return pool
 
     return read
@@ -191,8 +191,9 @@ def kind_of(y: np.ndarray, kind: str | None) -> str:
         many = len(different) > max(CLASSES_MIN_REFUSED, len(found) / 2)
         if (y.dtype.kind == "f" and whole) or (whole and many):
             raise TaskError(
-                f"{SOURCE}: y: found {len(different)} different whole numbers ({some(list(map(str, different)))}) of type "
-                f"{y.dtype}, which may be classes or numbers to predict; say kind='classification' or kind='regression'"
+                f"{SOURCE}: y: expected classes or numbers to predict, got {len(different)} different whole numbers "
+                f"({some(list(map(str, different)))}) of type {y.dtype}, which may be either. Give kind='classification' or "
+                "kind='regression'."
             )
         return "classification" if whole else "regression"
     return "classification"
@@ -203,8 +204,8 @@ def _targets(y: np.ndarray, options: Mapping[str, Any]) -> tuple[np.ndarray, tup
     absent = [n for n, value in enumerate(y.reshape(len(y), -1)[:, 0].tolist()) if is_missing(value)]
     if absent:
         raise TaskError(
-            f"{SOURCE}: y[{absent[0]}]: found {y[absent[0]]!r}, a missing target ({len(absent)} of {len(y)} are missing); leave "
-            "these samples out"
+            f"{SOURCE}: y[{absent[0]}]: expected a target, got {y[absent[0]]!r} ({len(absent)} of {len(y)} are missing). "
+            "Leave these samples out."
         )
     if kind_of(y, options.get("kind")) == "regression":
         if y.dtype.kind not in "fiu" or not np.isfinite(y).all():
@@ -212,7 +213,9 @@ def _targets(y: np.ndarray, options: Mapping[str, Any]) -> tuple[np.ndarray, tup
                 f"{SOURCE}: y: expected finite numbers for regression, got {y.dtype} that are not all finite"
             )
         if "classes" in options:
-            raise TaskError(f"{SOURCE}: found classes with kind regression; remove them, or say kind='classification'")
+            raise TaskError(
+                f"{SOURCE}: classes have no effect with kind='regression'. Remove them, or give 'classification'."
+            )
         return y.astype(np.float32), None
     if y.ndim != 1:
         raise TaskError(f"{SOURCE}: y: expected one label for each sample [n], as y.ravel(), got shape {list(y.shape)}")
@@ -249,7 +252,7 @@ def _frame(frame: Any, y: Any, options: dict[str, Any]) -> Read:
             )
         if target in frame.columns:
             raise TaskError(
-                f"{SOURCE}: y: found a column {target!r} in the frame too; give y={target!r}, or drop the column"
+                f"{SOURCE}: y: expected no column {target!r} in the frame beside y. Give y={target!r}, or drop the column."
             )
         frame = frame.assign(**{target: _array("y", y) if not hasattr(y, "iloc") else y})
     targets = frame[target]

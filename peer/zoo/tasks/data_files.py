@@ -32,7 +32,7 @@ def data_files(manifest: Manifest, data_root: Path | None) -> list[Path]:
         files = {path for path in data_root.glob(layout) if path.is_file()}
         if not files:
             raise TaskError(
-                f"{Option('data_root')}: found no file {data_root / layout}, which task {name!r} reads; put it there"
+                f"{Option('data_root')}: expected the file {data_root / layout}, which task {name!r} reads. Put it there."
             )
         found |= files
     return sorted(found)

@@ -69,7 +69,7 @@ class TableOptions(DataOptions):
     file: str | None = Field(None, description="name of the table in the data root; needed if the folder has several")
     target: str | None = Field(None, description="column to predict (the last)")
     kind: Literal["classification", "regression"] = Field("classification", description="classification or regression")
-    classes: Names | None = Field(None, description="list of labels (those found, sorted)")
+    classes: Names | None = Field(None, description="list of labels (those in the file, sorted)")
     columns: Names | str | None = Field(
         None,
         description="list of the input columns, in the order of the model's inputs (all besides the target, as in the table)",
@@ -79,7 +79,7 @@ class TableOptions(DataOptions):
     categories: Annotated[
         Names | str,
         Field(
-            description="texts of columns as column=text, such as [ward=heart, ward=lung]; each is an input (those found)"
+            description="texts of columns as column=text, such as [ward=heart, ward=lung]; each is an input (those in the file)"
         ),
     ] = []
     missing: Literal["refuse", "drop"] = Field(

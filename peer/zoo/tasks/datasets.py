@@ -100,7 +100,7 @@ def joinable() -> list[str]:
 
 
 def facts_of(manifest: Manifest) -> Facts:
-    """Return what the task's name and options tell about its samples."""
+    """Return what follows from the task's name and options about its samples."""
     options = DATASETS[manifest.task].read(manifest.task_options)
     facts = DATASETS[manifest.task].facts(options)
     second = options.get("second")

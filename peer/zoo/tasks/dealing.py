@@ -47,11 +47,11 @@ class Deal:
         """Return the samples of all peers; computed once per process.
 
         Raises:
-            TaskError: the split cannot divide this pool between so many peers.
+            TaskError: the split cannot divide this pool between the peers.
         """
         if self.manifest.split == "shard":
             raise TaskError(
-                f"run.split: found 'shard' without own data; give a file with {Option('shard')}, or choose another split"
+                f"run.split: expected own data with 'shard', got none. Give {Option('shard')} FILE, or choose another split."
             )
         options = json.dumps(self.manifest.split_options, sort_keys=True)
         return _split(self.pool, self.peers, self.manifest.split, options, self.manifest.data_seed)

@@ -53,7 +53,7 @@ def load_images(dataset: DataSet, options: Settings, root: Path, download: bool)
 
 
 def class_list(given: object, found: list[str], path: Path) -> list[str]:
-    """Return the classes that the option ``classes`` lists, or those found.
+    """Return the classes that the option ``classes`` lists, or those of the folders.
 
     Raises:
         TaskError: fewer than two, or a list with one name twice.
@@ -69,7 +69,7 @@ def class_list(given: object, found: list[str], path: Path) -> list[str]:
 
 def _subfolders(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise TaskError(f"image-folder: found no folder {folder}; give a folder with one folder per class")
+        raise TaskError(f"image-folder: expected the folder {folder}. Give a folder with one folder per class.")
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 

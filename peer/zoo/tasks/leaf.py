@@ -40,7 +40,7 @@ def load(dataset: DataSet, options: Settings, data_root: Path, download: bool) -
     names = sorted(set(halves[0]) & set(halves[1]))[:limit]
     rows = [(number, *half[writer]) for half in halves for number, writer in enumerate(names)]
     if not rows:
-        raise TaskError(f"femnist: found no writer in {root} with training and test images; add images")
+        raise TaskError(f"femnist: expected a writer with training and test images in {root}, got none. Add images.")
     return Pool(
         x=np.concatenate([x for _, x, _ in rows]),
         y=np.concatenate([y for _, _, y in rows]),
@@ -53,7 +53,9 @@ def load(dataset: DataSet, options: Settings, data_root: Path, download: bool) -
 def _read(folder: Path) -> dict[str, Written]:
     paths = sorted(folder.glob("*.json"))
     if not paths:
-        raise TaskError(f"femnist: found no JSON files in {folder}; give {Option('data_root')} with LEAF's femnist")
+        raise TaskError(
+            f"femnist: expected JSON files in {folder}, got none. Give {Option('data_root')} with LEAF's femnist."
+        )
     found: dict[str, Written] = {}
     for path in paths:
         try:

@@ -75,7 +75,7 @@ def check_model_name(name: str, options: Mapping[str, object]) -> None:
 
         known = [TORCHVISION + each for each in import_torchvision().models.list_models()]
         if name not in known:
-            raise TaskError(f"run.model: found {name!r}; {near(name, known)}")
+            raise TaskError(f"run.model: expected a model of torchvision, got {name!r} ({near(name, known)})")
         return
     if name not in MODELS:
         raise TaskError(unknown_name("run.model", name, [*MODELS, f"{TORCHVISION}<name>"]))
@@ -222,7 +222,7 @@ def _torchvision(name: str, shape: InputShape, outputs: int, options: Mapping[st
     try:
         model: nn.Module = models.get_model(name, weights=None, num_classes=outputs, **options)
     except (ValueError, TypeError) as error:
-        raise TaskError(f"model: torchvision:{name} cannot be made: {error}; check run.model_options") from error
+        raise TaskError(f"model: torchvision:{name} cannot be made: {error}. Check run.model_options.") from error
     return model if channels == 3 else nn.Sequential(_GreyToColor(), model)
 
 

@@ -31,7 +31,7 @@ class Data(DealtTask):
             ``Dataset`` of Hugging Face.
         y: targets [n]; of a frame or a Hugging Face data set also the name of a column. Texts, integers and booleans are
             labels, and fractions are numbers to predict.
-        options: ``kind`` ("classification" or "regression"), ``classes`` (list of labels; default: those found, sorted) and
+        options: ``kind`` ("classification" or "regression"), ``classes`` (list of labels; default: those in ``y``, sorted) and
             ``standardize`` (rows are scaled by mean and deviation of the training rows; true); of arrays ``preprocessing``; of
             frames the other options of the task ``tabular``: ``columns``, ``ignore``, ``categories``, ``missing``.
 
@@ -94,7 +94,7 @@ class Data(DealtTask):
         """Return the samples of one peer."""
         if self._deal is None:
             raise TaskError(
-                "peer.Data: found no run to deal the samples to; give the object to peer.simulate, or dealt()"
+                "peer.Data: expected a run to deal the samples to, got none. Give the object to peer.simulate, or dealt()."
             )
         return self._deal.shard(peer_id)
 

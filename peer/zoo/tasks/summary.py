@@ -74,7 +74,7 @@ def save_plot(summaries: Sequence[ShardSummary], path: Path) -> None:
     try:
         figure.savefig(path, dpi=120, format="png")
     except OSError as error:
-        raise StorageError(f"plot {path} cannot be written: {error}; give a path in a writable folder") from error
+        raise StorageError(f"plot {path} cannot be written: {error}. Give a path in a writable folder.") from error
 
 
 def _colors(count: int) -> list[tuple[float, float, float, float]]:

@@ -62,7 +62,9 @@ def pool_of(table: Table, options: Settings, path: Path) -> Pool:
         )
     used = [*features, str(target), *([] if by is None else [str(by)])]
     if repeated := [name for name in used if header.count(name) > 1]:
-        raise TaskError(f"{table.source}: found {header.count(repeated[0])} columns named {repeated[0]!r}; rename them")
+        raise TaskError(
+            f"{table.source}: expected one column named {repeated[0]!r}, got {header.count(repeated[0])}. Rename them."
+        )
     texts = _categories(options["categories"], features, path)
     kept = _complete(table, used, {**texts, str(target): list(map(str, _listed(options["classes"])))}, options)
     columns = columns_of(kept, features, texts)
@@ -107,12 +109,12 @@ def _table_path(root: Path, file: object) -> Path:
         tables = sorted(p for p in root.iterdir() if is_table(p))
         if len(tables) != 1:
             raise TaskError(
-                f"{READER}: found {counted(len(tables), 'table')} ({', '.join(SUFFIXES)}) in {root}; "
-                "name one with task_options.file"
+                f"{READER}: expected one table ({', '.join(SUFFIXES)}) in {root}, got {len(tables)}. "
+                "Name one with task_options.file."
             )
         root = tables[0]
     if not root.is_file():
-        raise TaskError(f"{READER}: found no file {root}; give a CSV or Parquet file")
+        raise TaskError(f"{READER}: expected the file {root}. Give a CSV or Parquet file.")
     return root
 
 
@@ -170,15 +172,15 @@ def _complete(table: Table, used: Sequence[str], texts: Mapping[str, Sequence[st
         empty = [name for name in used if all(cell in MISSING for cell in table.column(table.header.index(name)))]
         column = f"{empty[0]!r} has none" if empty else "each row lacks one"
         raise TaskError(
-            f"{table.source}: found no row with all values: {column}; fill them in, or set task_options.ignore"
+            f"{table.source}: expected a row with all values, got none: {column}. Fill them in, or set task_options.ignore."
         )
     if choice == "refuse":
         row = min(lacking)
         name, cell = lacking[row]
         lines = some([str(table.lines[n]) for n in sorted(lacking)])
         raise TaskError(
-            f"{table.place(row)}, {name}: found {cell!r}, a missing value; {len(lacking)} of {len(table.rows)} rows are without "
-            f"one: {lines}; fill them in, or leave these rows out with task_options.missing=drop"
+            f"{table.place(row)}, {name}: expected a value, got {cell!r}. {len(lacking)} of {len(table.rows)} rows lack one: "
+            f"{lines}. Fill them in, or leave these rows out with task_options.missing=drop."
         )
     return table.without(lacking)
 
@@ -201,8 +203,8 @@ def _targets(table: Table, target: str, options: Settings) -> tuple[np.ndarray, 
         refuse_look_alikes(f"{table.source}, {target}", found)
         if numeric and len(found) > max(CLASSES_MIN_REFUSED, len(labels) / 2):
             raise TaskError(
-                f"{table.source}, {target}: found {len(found)} different numbers in {len(labels)} rows; for a number to predict "
-                "set task_options.kind=regression, for classes list them in task_options.classes"
+                f"{table.source}, {target}: expected classes, got {len(found)} different numbers in {len(labels)} rows. To "
+                "predict a number, set task_options.kind=regression; for classes, list them in task_options.classes."
             )
     places = {(_plain(name, number(name, ".")) if numeric else name): place for place, name in enumerate(classes)}
     for row, label in enumerate(labels):

@@ -60,7 +60,9 @@ def _read(
     except (RuntimeError, OSError, ValueError, EOFError) as error:
         command = f"peer data show --set run.task={dataset.name} --set data_root={root} --set download=true"
         remedy = "" if download else f", or download them: {command}"
-        raise TaskError(f"task: {dataset.torchvision}: {error}; put torchvision's files into {root}{remedy}") from error
+        raise TaskError(
+            f"task: {dataset.torchvision}: {error}. Put torchvision's files into {root}{remedy}."
+        ) from error
     images = torch.as_tensor(found.data).numpy()
     images = images[:, None] if images.ndim == 3 else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
     labels = torch.as_tensor(found.targets, dtype=torch.int64).numpy()

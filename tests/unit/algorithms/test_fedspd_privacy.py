@@ -43,7 +43,7 @@ def test_min_cluster_samples_holds_for_the_first_labels(how, dp_epsilon):
 
 
 def test_a_shard_too_small_for_min_cluster_samples_is_refused():
-    with pytest.raises(ConfigError, match=r"min_cluster_samples: found 10, but this peer has 19 .* allowed: up to 9"):
+    with pytest.raises(ConfigError, match=r"min_cluster_samples: expected at most 9, got 10\. This peer has 19 "):
         peer_of(samples=19, min_cluster_samples=10)
     peer_of(samples=20, min_cluster_samples=10)
     peer_of(samples=19, min_cluster_samples=10, dp_epsilon=None)  # without privacy: as many as the samples allow

@@ -62,7 +62,7 @@ def models_of(run):
 
 
 def test_a_simulated_run_is_the_one_of_the_class(file):
-    """Before: run.algorithm: found 'code/half.py:Half'; allowed: dfca, ..."""
+    """Before: run.algorithm: expected one of dfca, ..., got 'code/half.py:Half'."""
     by_file = peer.simulate(graph_with(f"{file}:Half"), progress=False)
     assert by_file.metrics["algorithm"] == f"{file}:Half"
     assert by_file.metrics["models_folded"] == 16
@@ -84,10 +84,10 @@ def test_a_class_without_a_name_has_that_of_the_class_and_a_file_is_executed_onc
     ("value", "words"),
     [
         ("none.py:Half", r"run\.algorithm: expected path/to/file\.py:Class, got no file 'none\.py'"),
-        ("{}:Whole", r"found no 'Whole' in code/half\.py; give the name of a class, such as code/half\.py:Mine"),
-        ("{}:text", r"code/half\.py:text: found a str; allowed: a subclass of peer\.Algorithm"),
-        ("{}:Options", r"code/half\.py:Options: found Options; allowed: a subclass of peer\.Algorithm"),
-        ("broken.py:Half", r"broken\.py cannot be imported: found ZeroDivisionError: .*broken\.py, line 2\); correct"),
+        ("{}:Whole", r"expected the name of a class in code/half\.py, such as code/half\.py:Mine, got 'Whole'"),
+        ("{}:text", r"code/half\.py:text: expected a subclass of peer\.Algorithm, got a str"),
+        ("{}:Options", r"code/half\.py:Options: expected a subclass of peer\.Algorithm, got Options"),
+        ("broken.py:Half", r"broken\.py cannot be imported: ZeroDivisionError: .*broken\.py, line 2\)\. Correct"),
     ],
 )
 def test_what_is_no_algorithm_is_refused_before_the_run(file, tmp_path, value, words):

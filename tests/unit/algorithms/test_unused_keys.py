@@ -22,7 +22,9 @@ def test_a_key_without_effect_is_refused_where_it_is_set(name, key):
     section = key.partition(".")[0]
     check_algorithm(graph_of(name))
     check_algorithm(graph_of(name, **{section: attrgetter(section)(Manifest())}))
-    with pytest.raises(ConfigError, match=rf"run\.{key}: found .* has no effect with algorithm '{name}'"):
+    with pytest.raises(
+        ConfigError, match=rf"run\.{key}: expected .* with algorithm '{name}', where the key has no effect, got "
+    ):
         check_algorithm(graph_of(name, **{section: SET[section]}))
 
 
@@ -42,5 +44,5 @@ def test_an_experiment_file_with_such_a_key_is_refused(tmp_path):
         'title = "a"\nsource = "this test"\npeers = 4\ntrain_samples = 240\ntest_samples = 80\n[graph]\nkind = "complete"\n'
         '[run]\naggregation = "batch"\n[[case]]\nname = "a"\nrun = { algorithm = "dpfl" }\n'
     )
-    with pytest.raises(ConfigError, match=r"case 'a': run\.aggregation: found 'batch'"):
+    with pytest.raises(ConfigError, match=r"case 'a': run\.aggregation: expected .*, got 'batch'"):
         load_experiment(path)

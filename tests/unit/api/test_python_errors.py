@@ -72,7 +72,7 @@ def test_an_error_of_a_graph_names_options_on_the_command_line_only(tmp_path, mo
 def test_a_folder_that_cannot_be_made_ends_a_simulation_before_it_trains(tmp_path, monkeypatch):
     monkeypatch.setattr("peer.lab.simulated.VirtualNetwork.run", lambda network: pytest.fail("it trained"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="found a file in place of a folder; remove it, or use another folder"):
+    with pytest.raises(StorageError, match=r"Expected a folder, got a file\. Remove it, or use another folder"):
         peer.simulate(peer.Graph.make("line", peers=2), out=tmp_path / "file" / "x", progress=False)
 
 

@@ -1,4 +1,4 @@
-"""The tables of the documentation are those of `benchmarks/results`, and each result names a command that is there."""
+"""Each result of `benchmarks/results` names a command that is there, and stands in a page."""
 
 import json
 import re
@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pytest
 import record
-import tables
 
 RESULTS = sorted(record.RESULTS.glob("*.json"))
-SCRIPTS = {path.name for path in record.RESULTS.parent.glob("*.py") if "__main__" in path.read_text()} - {"tables.py"}
+ROOT = record.RESULTS.parents[1]
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+SCRIPTS = {path.name for path in record.RESULTS.parent.glob("*.py") if "__main__" in path.read_text()}
 KEYS = ["title", "date", "machine", "load", "command", "commit", "figures"]
-
-
-@pytest.mark.parametrize("page", tables.PAGES, ids=lambda path: path.stem)
-def test_the_tables_of_a_page_are_those_of_the_results(page):
-    assert tables.filled(page.read_text()) == page.read_text(), "run: python benchmarks/tables.py"
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
@@ -28,7 +24,8 @@ def test_a_result_says_where_it_comes_from_and_is_shown(path):
     assert script in SCRIPTS and f'"{path.stem}"' in names_in(script)
     columns = list(result["figures"][0])
     assert all(list(row) == columns for row in result["figures"])
-    assert any(f"<!-- table: {path.stem} -->" in page.read_text() for page in tables.PAGES)
+    shown = (f"<!-- table: {path.stem} -->", f"benchmarks/results/{path.name})")
+    assert any(text in page.read_text() for page in PAGES for text in shown)
 
 
 def names_in(script):
@@ -49,9 +46,9 @@ def test_every_script_has_a_result():
 
 
 def test_the_documentation_names_only_scripts_that_are_there():
-    for page in tables.PAGES:
+    for page in PAGES:
         named = set(re.findall(r"benchmarks/(\w+\.py)", page.read_text()))
-        assert named <= SCRIPTS | {"tables.py"}, page.name
+        assert named <= SCRIPTS, page.name
 
 
 def test_numbers_keep_their_digits(tmp_path):
@@ -62,21 +59,14 @@ def test_numbers_keep_their_digits(tmp_path):
         {"model": "1 MB", "GB/s": 0.8, "n": 12345, "slope": 1e-5},
         {"model": "2 MB", "GB/s": None, "n": None, "slope": "+1 %"},
     ]
-    page = tables.filled("a\n<!-- table: x -->\nold\n<!-- end -->\nb\n", tmp_path)
-    assert page.splitlines() == [
-        "a",
-        "<!-- table: x -->",
+    assert record.rendered("x", tmp_path).splitlines() == [
         "2026-01-02; 2 cores; load average 1.0; `python x.py`; commit abc",
         "",
         "| model | GB/s | n | slope |",
         "| --- | --- | --- | --- |",
         "| 1 MB | 0.80 | 12,345 | 1.0e-05 |",
         "| 2 MB |  |  | +1 % |",
-        "",
-        "<!-- end -->",
-        "b",
     ]
-    assert tables.filled(page, tmp_path) == page
 
 
 @pytest.mark.parametrize("columns", [["a", "a"], ["a", ""]])
@@ -85,17 +75,9 @@ def test_columns_have_different_names(columns):
         record.as_json({}, columns, [[1, 2]])
 
 
-@pytest.mark.parametrize(
-    ("page", "words"),
-    [
-        ("<!-- table: nothing -->\n<!-- end -->", "no file nothing.json"),
-        ("<!-- table: transport -->\n| old |", "after each"),
-        ("<!-- end -->", "after each"),
-    ],
-)
-def test_a_table_without_an_end_or_a_result_is_an_error(page, words):
-    with pytest.raises(ValueError, match=words):
-        tables.filled(page)
+def test_a_missing_result_is_an_error_that_names_those_there_are():
+    with pytest.raises(ValueError, match=r"expected one of .* transport, .* got no file nothing\.json"):
+        record.rendered("nothing")
 
 
 def test_save_writes_a_result_and_without_it_nothing_is_written(tmp_path, monkeypatch):

@@ -74,7 +74,7 @@ def test_defaults_are_those_declared_where_nothing_is_given(tmp_path):
         ({"thread": 3}, r"thread=: expected an option of peer.run, got an unknown option \(did you mean threads"),
         ({"metrics": "::"}, "metrics=: expected a port, such as 9400, or host and port.*, got '::'"),
         ({"metrics": 0}, "metrics=: expected a port"),
-        ({"metrics_port": 9400}, r"metrics_port=: expected metrics= \[HOST:\]PORT, got an option that is no more"),
+        ({"metrics_port": 9400}, r"metrics_port=: expected metrics= \[HOST:\]PORT, got a removed option"),
         ({"log": "loud"}, "log=: expected one of debug, info, warning, error, and ,json for lines of JSON, got 'loud'"),
         ({"log": "debug,info"}, "log=: expected one of debug"),
         ({"limit": "2MB:"}, "limit=: expected UP, UP:DOWN or :DOWN .*, got '2MB:'"),

@@ -1,4 +1,4 @@
-"""An option that is no more is refused with what replaces it."""
+"""A removed option is refused with what replaces it."""
 
 import pytest
 from typer.main import get_command
@@ -32,12 +32,12 @@ def test_an_option_that_is_no_more_is_refused_with_its_successor(gone):
     *path, option = gone.split(" ")
     path = path or next(iter(verbs))
     assert option not in verbs[tuple(path)]
-    assert f"expected {GONE[gone]}, got {option}, which is no more." in said(*path, option)
+    assert f"expected {GONE[gone]}, got {option}, which was removed." in said(*path, option)
 
 
 @pytest.mark.parametrize("gone", GONE_VERBS)
 def test_a_verb_that_is_no_more_is_refused_with_its_successor(gone):
-    assert f"expected {GONE_VERBS[gone]}, got {gone}, which is no more." in said(*gone.split(" "), "--peer", "3")
+    assert f"expected {GONE_VERBS[gone]}, got {gone}, which was removed." in said(*gone.split(" "), "--peer", "3")
     assert "No such command 'nothing'" in said(gone.split(" ")[0], "nothing")
 
 

@@ -63,7 +63,7 @@ def test_markup_in_tables_is_printed_unchanged(monkeypatch, capsys, tmp_path):
             "true_cluster[0]: expected integers 0..4095, got 1000000000000",
         ),
         ((1, 8, 8), {"true_cluster": np.full(20, 0.5)}, "true_cluster: expected integers 0..4095, got dtype float64"),
-        ((1, 20, 20), {}, "samples of shape [1, 20, 20] instead of [1, 8, 8]"),
+        ((1, 20, 20), {}, "expected samples of shape [1, 8, 8], got [1, 20, 20]"),
     ],
 )
 def test_a_peer_with_a_wrong_shard_ends_before_it_writes_anything(monkeypatch, capsys, tmp_path, shape, changes, words):

@@ -143,7 +143,7 @@ def test_show_reads_shards(tmp_path):
         ),
         ({"train_y": np.zeros(4)}, (), "train_y: expected as labels .*, got float64"),
         ({"metadata": {}}, (), "expected .*, got classes ''"),
-        ({}, ("--set", "run.task=mnist"), "instead of .1, 28, 28."),
+        ({}, ("--set", "run.task=mnist"), "expected samples of shape .1, 28, 28."),
     ],
 )
 def test_show_checks_shards_as_a_run_does(tmp_path, changes, arguments, words):
@@ -201,7 +201,7 @@ def test_evaluate_refuses_wrong_models_and_parts(trained):
     path, *_ = trained
     with pytest.raises(StorageError, match="another task"):
         peer("evaluate", path, "--set", "run.model_options.hidden=7")
-    with pytest.raises(StorageError, match="found an unknown tensor 'more'"):
+    with pytest.raises(StorageError, match="expected only tensors of this task's model, got 'more'"):
         _vector_with_one_more_tensor(path)
     with pytest.raises(UsageError, match="--part"):
         peer("evaluate", path, "--part", "all")

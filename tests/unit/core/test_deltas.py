@@ -109,7 +109,7 @@ def test_a_receiver_without_the_base_refuses_and_gets_the_whole_model() -> None:
     for other in (None, second):  # no model, and another one
         if other is not None:
             receiver.keep(head, other)
-        with pytest.raises(RemoteProtocolError, match="send the whole model") as caught:
+        with pytest.raises(RemoteProtocolError, match="Send the whole model") as caught:
             receiver.restore(head, payload)
         assert caught.value.refusal.code is RefusalCode.NO_BASE
     sender.answered(NEIGHBOR, LIFE, head, Refusal(RefusalCode.NO_BASE))

@@ -253,7 +253,7 @@ def test_an_incomplete_result_is_run_again(small, tmp_path):
     job.place(tmp_path).parent.mkdir(parents=True)
     job.place(tmp_path).write_text(json.dumps({"digest": job.digest()})[:-4])
     assert not done_already(job, tmp_path)
-    with pytest.raises(UsageError, match="no results found"):
+    with pytest.raises(UsageError, match="expected results, got none"):
         tables_of(tmp_path)
 
 
@@ -416,7 +416,7 @@ def test_peers_of_processes_choose_their_device(monkeypatch):
     assert [device_of("processes", wanted) for wanted in (None, "auto", "cuda")] == ["cuda"] * 3
     assert [device_of("simulated", wanted) for wanted in (None, "auto", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
     for wanted in ("cpu", "cuda:1"):
-        with pytest.raises(ConfigError, match=r"--device: found .* with --backend processes"):
+        with pytest.raises(ConfigError, match=r"--device: expected .* with --backend processes"):
             device_of("processes", wanted)
     with pytest.raises(ConfigError, match="2 CUDA devices"):
         device_of("simulated", "cuda:2")

@@ -207,7 +207,7 @@ def test_another_run_does_not_replace_an_interrupted_one(tmp_path, monkeypatch):
         interrupt_after(patch, 2)
         with pytest.raises(KeyboardInterrupt):
             peer.simulate(graph_of(), Blobs(), out=tmp_path, progress=False)
-    with pytest.raises(CheckpointCorrupt, match=r"run.rounds was 5, is now 9; name another folder as out, or delete"):
+    with pytest.raises(CheckpointCorrupt, match=r"run.rounds was 5, is now 9\. Name another folder as out, or delete"):
         peer.simulate(graph_of(rounds=9), Blobs(), out=tmp_path, progress=False)
     done = peer.simulate(graph_of(), Blobs(), out=tmp_path, progress=False)
     assert done.metrics["state"] == "complete"
@@ -245,8 +245,8 @@ def test_an_interrupted_run_is_not_continued_with_another_task(tmp_path, monkeyp
             peer.simulate(graph_of(), task(), out=tmp_path, progress=False)
     with pytest.raises(CheckpointCorrupt) as caught:
         peer.simulate(graph_of(), task(**changed), out=tmp_path, progress=False)
-    assert f"found the state of another run: {words}" in str(caught.value)
-    assert "name another folder as out, or delete this one" in str(caught.value)
+    assert f"expected the state of this run, got another: {words}" in str(caught.value)
+    assert "Name another folder as out, or delete this one." in str(caught.value)
     assert peer.simulate(graph_of(), task(), out=tmp_path, progress=False).metrics["state"] == "complete"
 
 
@@ -262,7 +262,7 @@ def test_what_may_be_meant_is_said_when_a_simulation_goes_on(tmp_path, monkeypat
         assert peer.simulate(graph_of(), again, out=tmp_path, progress=False).metrics["state"] == "complete"
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("peer ")]
     assert sum("facts of the task (unit) were none declared, are now mm" in line for line in told) == 3
-    assert any("peer 2: " in line and "found a damaged file" in line for line in told)
+    assert any("peer 2: " in line and "damaged (" in line for line in told)
 
 
 def test_without_out_and_with_a_handler_of_the_program_ctrl_c_is_theirs(tmp_path, monkeypatch):

@@ -68,7 +68,7 @@ def test_a_data_root_may_be_one_file(tmp_path, monkeypatch):
 def test_a_temporary_folder_that_others_can_open_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / f"coordinator-free-{os.getuid()}").mkdir(mode=0o755)
-    with pytest.raises(StorageError, match="other users can open; remove it, or set TMPDIR"):
+    with pytest.raises(StorageError, match=r"only this user can open\. Remove it, or set TMPDIR"):
         scratch()
 
 
@@ -89,7 +89,7 @@ def test_the_files_of_a_task_are_found_below_the_data_root(tmp_path):
         "EMNIST/raw/emnist-letters-train-labels-idx1-ubyte"
     ]
     assert found(task="digits") == found(task="./mine.py:task") == []
-    with pytest.raises(TaskError, match=r"--data-root: found no file .*cifar-10-batches-py.* put it there"):
+    with pytest.raises(TaskError, match=r"--data-root: expected the file .*cifar-10-batches-py.* Put it there"):
         found(task="cifar10")
 
 

@@ -96,7 +96,7 @@ def test_a_run_directory_can_be_read_again(graph, tmp_path):
 def test_an_unfinished_peer_has_no_personalized_model(graph, tmp_path):
     run = peer.simulate(graph, out=tmp_path, progress=False)
     (tmp_path / "peer-1" / "models" / "personalized.safetensors").unlink()
-    with pytest.raises(StorageError, match="a peer writes it when it has completed the run"):
+    with pytest.raises(StorageError, match="which a peer writes when it has completed the run"):
         run.personalized(1)
 
 
@@ -137,8 +137,8 @@ def test_an_algorithm_without_a_name_or_with_that_of_another_is_refused(graph):
         name = "dfca"
 
     for algorithm, words in (
-        (Nameless, "found name None"),
-        (Dfca, "the name 'dfca' of an installed"),
+        (Nameless, "name: expected a text, such as .*, got None"),
+        (Dfca, "expected an unused name, got 'dfca' of an installed"),
         (int, "peer.Algorithm"),
     ):
         with pytest.raises(ConfigError, match=words):

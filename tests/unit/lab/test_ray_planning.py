@@ -98,7 +98,7 @@ def test_a_run_that_no_node_can_start_is_refused_with_both_numbers(demand, share
     if fits:
         refuse_impossible("small, seed 1", demand, share, [node])
         return
-    with pytest.raises(UsageError, match=r"small, seed 1 needs .*\(node abcdef\) 4 cores, 8.0 GB, 1 GPUs; use fewer"):
+    with pytest.raises(UsageError, match=r"small, seed 1 needs .*\(node abcdef\) 4 cores, 8.0 GB, 1 GPUs\. Use fewer"):
         refuse_impossible("small, seed 1", demand, share, [node])
 
 

@@ -106,15 +106,14 @@ def test_a_changed_file_is_refused_with_the_key_before_any_run(file, tmp_path):
     run(job_of(file), tmp_path / "out", stop_after=2)
     changed = job_of(file, settings=("run.rounds=6",))
     directory = changed.directory(tmp_path / "out")
-    words = (
-        rf"{directory}: found the state of another run: run.rounds was 4, is now 6; to begin anew, delete {directory}"
-    )
+    changes = r"run.rounds was 4, is now 6\. To start again, delete"
+    words = f"{directory}: expected the state of this run, got another: {changes} {directory}"
     with pytest.raises(CheckpointCorrupt, match=words):
         refuse_other_runs([job_of(file, 1), changed], tmp_path / "out")
     with pytest.raises(CheckpointCorrupt, match=words):
         run(changed, tmp_path / "out")
     with pytest.raises(
-        UsageError, match="an interrupted run of --backend simulated, which --backend processes does not"
+        UsageError, match="expected a run of --backend processes, got an interrupted one of --backend simulated"
     ):
         run(job_of(file, backend="processes"), tmp_path / "out")
     arguments = [

@@ -116,9 +116,7 @@ def test_batch_statistics_leave_a_last_training_batch_of_one_out_and_may_refuse_
         attempt()
     untracked = build(track_running_stats=False)
     (finding,) = [f for f in check_task(Rows(untracked), batch_size=BATCH) if f.what == "batches"]
-    assert finding.seen.startswith(
-        "a batch of 1 sample, as in peer predict: model: found ValueError: Expected more than"
-    )
+    assert finding.seen.startswith("a batch of 1 sample, as in peer predict: model: ")
     for attempt in attempts(Rows(untracked, test=WHOLE + 1)):
         with pytest.raises(TaskError, match="the last test batch of an evaluation"):
             attempt()
@@ -179,9 +177,7 @@ class Careful(Rows):
 @pytest.mark.parametrize(("kind", "name"), [(OwnLoss, "loss"), (OwnMetric, "metric")])
 def test_outputs_that_broadcast_against_the_targets_are_refused(kind, name):
     for attempt in attempts(kind(lambda: nn.Linear(FEATURES, 1), regression=True)):
-        with pytest.raises(
-            TaskError, match=rf"{name}: found other numbers for outputs of shape \[2, 1\] than for \[2\]"
-        ):
+        with pytest.raises(TaskError, match=rf"{name}: expected outputs of the targets' shape \[2\], got \[2, 1\]"):
             attempt()
 
 

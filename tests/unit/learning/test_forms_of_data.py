@@ -234,7 +234,7 @@ def test_multilabel_is_the_cross_entropy_of_each_label_and_probabilities_can_be_
 def test_a_classifier_whose_classes_are_on_another_axis_is_refused() -> None:
     task = Tags()
     task.class_axis = 1
-    with pytest.raises(TaskError, match="the task has 5 classes"):
+    with pytest.raises(TaskError, match="expected 5 outputs, one for each class of the task, got 7"):
         learner_of(task)
     task.classes = None
     with pytest.raises(TaskError, match=r"outputs of shape \[2, 7, 5\] with classes on axis 1 for labels \[2, 7\]"):

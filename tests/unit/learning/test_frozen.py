@@ -131,5 +131,5 @@ def test_a_model_file_of_another_base_is_refused_and_one_of_the_same_base_is_use
         with pytest.raises(StorageError, match=f"frozen weights of digest '{subject.frozen_digest}'"):
             use()
     without = {key: value for key, value in saved.metadata.items() if key != "frozen_digest"}
-    with pytest.raises(StorageError, match="found no frozen_digest in the metadata"):
+    with pytest.raises(StorageError, match="metadata: expected frozen_digest, got none"):
         replace(saved, metadata=without).module(manifest, subject.task)

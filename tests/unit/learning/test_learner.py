@@ -393,8 +393,8 @@ def test_frozen_parameters_and_tied_weights():
 @pytest.mark.parametrize(
     ("task", "words"),
     [
-        (Rows(lambda: nn.Linear(FEATURES + 1, CLASSES)), "for samples of shape"),
-        (Rows(lambda: nn.Linear(FEATURES, CLASSES + 1)), "found 4 outputs; the task has 3 classes"),
+        (Rows(lambda: nn.Linear(FEATURES + 1, CLASSES)), "accepts samples of shape"),
+        (Rows(lambda: nn.Linear(FEATURES, CLASSES + 1)), "expected 3 outputs, one for each class of the task, got 4"),
         (Rows(lambda: nn.Linear(FEATURES, CLASSES).double()), "float64"),
         (Rows(nn.Flatten), "trainable parameters, got none"),
         (Rows(lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Flatten(0))), "one tensor"),
@@ -453,7 +453,7 @@ def test_an_empty_part_cannot_be_evaluated():
         Rows(), Shard(train_x=shard.train_x, train_y=shard.train_y, test_x=shard.test_x, test_y=shard.test_y)
     )
     assert subject.count("validation") == 0
-    with pytest.raises(ShardError, match="found no validation samples"):
+    with pytest.raises(ShardError, match="expected validation samples, got none"):
         subject.mean_loss(subject.initial_model(0), "validation")
 
 

@@ -128,9 +128,9 @@ def test_a_unit_mounts_the_data_of_its_device(deploy):
 @pytest.mark.parametrize(
     ("target", "data", "task", "words"),
     [
-        ("compose", "./nowhere", None, "found no .*nowhere; make it, or name a volume"),
-        ("compose", "sites/{id+1}", None, "found no .*sites/3"),
-        ("compose", "sites", {"task": "digits"}, "an option that task 'digits' does not use"),
+        ("compose", "./nowhere", None, "expected an existing .*nowhere. Make it, or name a volume"),
+        ("compose", "sites/{id+1}", None, "expected an existing .*sites/3"),
+        ("compose", "sites", {"task": "digits"}, "task 'digits' does not use it"),
         ("compose", "sites:../x", None, "expected a PATH below /task"),
         ("compose", "sites:/state", None, "expected a PATH below /task"),
         ("compose", "sites:.", None, "expected a PATH below /task"),

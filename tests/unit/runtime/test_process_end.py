@@ -13,14 +13,14 @@ from peer.runtime.process import logged
     ("error", "code", "said"),
     [
         (TaskError("model: found x"), 12, "model: found x"),
-        (ValueError("tuple index"), 70, "found ValueError in this program: tuple index; this is a bug"),
-        (RuntimeError(), 70, "found RuntimeError in this program"),
+        (ValueError("tuple index"), 70, "ValueError in this program: tuple index. This is a bug"),
+        (RuntimeError(), 70, "RuntimeError in this program"),
         (
             ModuleNotFoundError("No", name="scipy.stats"),
             2,
             "package scipy is not installed; install it: pip install 'coordin",
         ),
-        (ModuleNotFoundError("No", name="peer.nothing"), 70, "found ModuleNotFoundError in this program"),
+        (ModuleNotFoundError("No", name="peer.nothing"), 70, "ModuleNotFoundError in this program"),
     ],
 )
 def test_the_last_error_of_the_log_is_the_reason(error, code, said, tmp_path):

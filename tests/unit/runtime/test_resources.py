@@ -46,13 +46,11 @@ def limited(soft: int, hard: int, neighbors: int) -> str:
 
 def test_a_limit_of_open_files_that_is_too_low_is_refused_with_what_is_needed() -> None:
     said = limited(20, 20, 3)
-    assert said.startswith(
-        "open files: found a limit of 20 for this process; a peer with 3 neighbors needs at least 30"
-    )
+    assert said.startswith("open files: expected a limit of at least 30")
     assert f"ulimit -n {open_files_needed(3)}" in said
     least = LEAST_BASE + 40 * LEAST_PER_NEIGHBOR
     assert limited(least, least, 40) == str(least)
-    assert "open files: found" in limited(least - 1, least - 1, 40)
+    assert "open files: expected" in limited(least - 1, least - 1, 40)
 
 
 def test_a_soft_limit_is_raised_as_far_as_the_hard_one_allows() -> None:
@@ -71,7 +69,7 @@ def test_too_few_threads_are_a_sentence_and_none_is_left(monkeypatch: pytest.Mon
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", few)
-    with pytest.raises(ConfigError, match=r"threads: the system allows 5 more .* a peer needs 16; .*ulimit -u"):
+    with pytest.raises(ConfigError, match=r"threads: the system allows 5 more .* a peer needs 16\. .*ulimit -u"):
         resources.require_threads()
     assert threading.active_count() == before
     monkeypatch.undo()
@@ -126,13 +124,13 @@ def test_a_full_disk_at_the_start_is_a_sentence(monkeypatch: pytest.MonkeyPatch,
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("peer.store.files.os.fsync", full)
-    with pytest.raises(StorageError, match="the disk is full; free space or use another folder") as caught:
+    with pytest.raises(StorageError, match=r"The disk is full\. Free space or use another folder") as caught:
         write_atomic(tmp_path / "incarnation.json", b"x")
     assert caught.value.exit_code == 30 and list(tmp_path.iterdir()) == []
 
 
 def test_a_state_directory_that_may_not_be_written_is_a_sentence(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with bound_by_permissions(), pytest.raises(StorageError, match="this user has no permission"):
+    with bound_by_permissions(), pytest.raises(StorageError, match="This user has no permission"):
         StateDir(tmp_path / "state").create()
     tmp_path.chmod(0o700)

@@ -149,7 +149,9 @@ def test_a_task_with_another_meaning_is_another_run_and_its_state_can_be_discard
     with pytest.raises(CheckpointCorrupt) as caught:
         start_task(tmp_path, task)
     assert caught.value.exit_code == 31
-    assert f"found the state of another run: {sentence}" in str(caught.value) and "--discard-state" in str(caught.value)
+    assert f"expected the state of this run, got another: {sentence}" in str(caught.value) and "--discard-state" in str(
+        caught.value
+    )
     assert start_task(tmp_path, NAMED).resumed_from == 2, "a refused start must leave the state as it was"
     assert start_task(tmp_path, task, discard=True).resumed_from is None
     assert (tmp_path / "discarded-1" / "checkpoints" / checkpoint.name).exists() and sentence in caplog.text
@@ -221,7 +223,7 @@ def test_a_state_without_a_completed_round_is_no_reason_to_refuse(tmp_path: Path
 def test_a_state_of_an_earlier_release_is_refused_by_its_digest(tmp_path: Path) -> None:
     trained(tmp_path)
     (tmp_path / "origin.json").unlink()
-    with pytest.raises(CheckpointCorrupt, match="another run: other peer or run: found manifest_digest"):
+    with pytest.raises(CheckpointCorrupt, match="got another: other peer or run: expected manifest_digest"):
         start(tmp_path, graph_of(rounds=9))
     assert start(tmp_path).resumed_from == 2
     assert (tmp_path / "origin.json").exists()
@@ -311,13 +313,13 @@ def test_a_testbed_names_key_and_both_values(tmp_path: Path) -> None:
     (tmp_path / "peer-0").mkdir()
     (tmp_path / "peer-0" / "history.jsonl").write_text(json.dumps({"kind": "start"}) + "\n")
     check_same_run(graph_of(), tmp_path)
-    with pytest.raises(UsageError, match=r"found another run: run.rounds was 4, is now 9; add --fresh"):
+    with pytest.raises(UsageError, match=r"got another run: run.rounds was 4, is now 9\. Add --fresh"):
         check_same_run(graph_of(rounds=9), tmp_path)
 
 
 def test_a_simulation_does_not_replace_what_processes_have_learned(tmp_path: Path) -> None:
     checkpoint = trained(tmp_path / "peer-0")
-    with pytest.raises(UsageError, match="found the checkpoints of running or ended peers"):
+    with pytest.raises(UsageError, match="expected no checkpoints of peers that are processes"):
         simulate(graph_of(), tmp_path)
     assert checkpoint.exists()
 
@@ -325,7 +327,7 @@ def test_a_simulation_does_not_replace_what_processes_have_learned(tmp_path: Pat
 def test_a_testbed_does_not_go_on_from_a_simulation(tmp_path: Path) -> None:
     """It has no checkpoints; before, a testbed began at round 0 and appended to the histories of the simulation."""
     simulate(graph_of(), tmp_path)
-    with pytest.raises(UsageError, match="found a simulated run, which processes do not go on from; add --fresh"):
+    with pytest.raises(UsageError, match=r"got a simulated run, which processes cannot resume\. Add --fresh"):
         check_same_run(graph_of(), tmp_path)
 
 

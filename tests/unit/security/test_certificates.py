@@ -98,13 +98,13 @@ def rewrite(files, **options):
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (missing, "private key is missing; make one with `peer keygen`"),
-        (missing_certificate, "certificate is missing; .* --insecure"),
+        (missing, "private key is missing. Make one with `peer keygen`"),
+        (missing_certificate, r"certificate is missing\. .* --insecure"),
         (unreadable, "private key cannot be read"),
         (too_open, "expected mode 0600, got 0604.*Run chmod 600"),
         (open_to_the_group, "expected mode 0600, got 0640"),
-        (no_key, "found no unencrypted PEM private key"),
-        (no_certificate, "found no PEM certificate"),
+        (no_key, "expected an unencrypted PEM private key"),
+        (no_certificate, "expected a PEM certificate"),
         (swapped, "is not the key of"),
         (expired, "expired on .* UTC; make a new one"),
         (not_yet_valid, "valid only from .* clock"),

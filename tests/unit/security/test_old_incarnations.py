@@ -50,7 +50,7 @@ def test_restarted_peer_refuses_earlier_incarnations_of_its_neighbors():
     mine = make_hello(second, SAME, 1)
     assert mine.seen_incarnation == 50  # a peer without its disk must take a higher one
     found = check_hello(mine, hello_of(49), neighbors=(1, 2), last_incarnation=50)
-    assert found.code is RefusalCode.OLD_INCARNATION and "take 51 or higher" in found.reason
+    assert found.code is RefusalCode.OLD_INCARNATION and "Use 51 or higher" in found.reason
     second.step(ev.HandshakeDone(hello_of(50), answered=False), 2.0)
     assert second.rejects_sender(1, 50) is None
 

@@ -83,7 +83,7 @@ def test_a_checkpoint_of_another_run_or_peer_is_refused_by_key(tmp_path, key):
     filled(tmp_path)
     other = store_at(tmp_path, **{key: 9 if key == "peer_id" else "x" * 64})
     assert other.load_latest() is None
-    assert [reason.startswith(f"other peer or run: found {key} ") for _, reason in other.rejected] == [True, True]
+    assert [reason.startswith(f"other peer or run: expected {key} ") for _, reason in other.rejected] == [True, True]
 
 
 def test_another_format_version_is_refused(tmp_path):
@@ -108,7 +108,7 @@ def test_a_checkpoint_under_another_number_is_refused(tmp_path):
     shutil.copytree(tmp_path / "checkpoint-0000000001", tmp_path / "checkpoint-0000000007")
     store = store_at(tmp_path)
     assert store.load_latest().round_index == 5
-    assert only_reason(store) == "misplaced: found checkpoint 1 under number 7"
+    assert only_reason(store) == "misplaced: expected checkpoint 7, got 1"
 
 
 def test_a_manifest_with_another_payload_is_refused(tmp_path):
@@ -174,7 +174,7 @@ def test_a_partial_checkpoint_of_a_killed_process_is_removed(tmp_path):
 def test_a_file_in_place_of_the_directory_is_a_storage_error(tmp_path):
     (tmp_path / "c").write_text("in the way")
     for act in (lambda s: s.save(0, {}, {}), lambda s: s.load_latest()):
-        with pytest.raises(StorageError, match=r"cannot (write|read) .*found a file in place of a folder; remove it"):
+        with pytest.raises(StorageError, match=r"cannot (write|read) .*Expected a folder, got a file. Remove it"):
             act(store_at(tmp_path / "c"))
 
 
@@ -198,7 +198,7 @@ def test_a_failed_write_keeps_the_earlier_checkpoints(tmp_path):
     """Method: a kernel limit (RLIMIT_FSIZE) fails the write of the payload, as a full disk does."""
     filled(tmp_path)
     done = subprocess.run([sys.executable, "-c", LIMITED, tmp_path], capture_output=True, text=True, check=True)
-    assert "arrays.safetensors: File too large; the file is larger than the file size limit" in done.stdout
+    assert "arrays.safetensors: File too large. The file is larger than the file size limit" in done.stdout
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-0000000001", "checkpoint-0000000002"]
     assert store_at(tmp_path).load_latest().round_index == 5
 
@@ -206,11 +206,11 @@ def test_a_failed_write_keeps_the_earlier_checkpoints(tmp_path):
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.ENOSPC, "the disk is full"),
-        (errno.EACCES, "this user has no permission"),
+        (errno.ENOSPC, "The disk is full"),
+        (errno.EACCES, "This user has no permission"),
         (errno.EROFS, "read-only"),
         (errno.EIO, "input/output error"),
-        (errno.EBADF, "check that the path exists"),
+        (errno.EBADF, "Check that the path exists"),
     ],
 )
 def test_each_error_number_has_a_sentence(number, words):

@@ -221,11 +221,11 @@ def test_rows_of_a_data_set_on_disk_are_read_in_ascending_order():
 
 
 def test_a_data_set_of_a_closed_file_is_refused():
-    with pytest.raises(ShardError, match=r"DataSetOnDisk that cannot be read: Not a dataset.*keep its file open"):
+    with pytest.raises(ShardError, match=r"DataSetOnDisk cannot be read: Not a dataset.*Keep its file open"):
         checked(x=DataSetOnDisk(X, knows_shape=False))
     made = checked(x=(file := DataSetOnDisk(X)))
     file.is_open = False
-    with pytest.raises(ShardError, match=r"DataSetOnDisk that cannot be read: Can't .*keep its file open"):
+    with pytest.raises(ShardError, match=r"DataSetOnDisk cannot be read: Can't .*Keep its file open"):
         take_all(made.train_x)
 
 

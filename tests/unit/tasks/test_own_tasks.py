@@ -124,21 +124,21 @@ def test_a_shard_file_replaces_the_data_of_the_task(mine, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("mine.py:other", {}, "found no 'other' in mine.py"),
+        ("mine.py:other", {}, "expected the name of an object in mine.py, .* got 'other'"),
         ("mine.py:number", {}, "got a int"),
         ("mine.py:task", {"width": 3}, "expected none for .*, which is an object, got "),
         ("mine.py:Mine", {"depth": 3}, "cannot be made"),
         ("missing.py:task", {}, "got no file"),
         ("data.txt:task", {}, "expected a Python file"),
-        ("broken.py:task", {}, r"found ModuleNotFoundError.*broken.py, line 1\)"),
+        ("broken.py:task", {}, r"imported: ModuleNotFoundError.*broken.py, line 1\)"),
         ("half.py:Half", {}, "abstract"),
         (
             "picky.py:Picky",
             {"width": 3},
-            r"cannot be made with task_options .*: found ValueError: too narrow \(.*picky.py, line 21\)",
+            r"cannot be made with task_options .*: ValueError: too narrow \(.*picky.py, line 21\)",
         ),
         ("unknown-task", {}, "linear, mnist, tabular, or your file"),
-        ("picky.py:Picky", {"width": 3}, "cannot be made with task_options .*: found ValueError: too narrow"),
+        ("picky.py:Picky", {"width": 3}, "cannot be made with task_options .*: ValueError: too narrow"),
         ("unknown-task", {}, "expected one of cifar10.*, or your file"),
     ],
 )
@@ -178,22 +178,22 @@ def test_an_installed_entry_point_is_loaded_and_its_saved_model_predicts(mine, m
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("(30, 3)", "(30, 5)"), "for samples of shape"),
+        (("(30, 3)", "(30, 5)"), "accepts samples of shape"),
         (("(x[:, 0] > 0).astype(int)", "np.arange(30)"), "expected 0..1"),
-        (("classes = 2", "classes = 3"), "found 2 outputs; the task has 3 classes"),
+        (("classes = 2", "classes = 3"), "expected 3 outputs, one for each class of the task, got 2"),
         (("nn.Linear(3, self.width)", "nn.Linear(3, self.width).double()"), "float64"),
-        (("x = np.random", "x = np.load('nowhere.npy'); x = np.random"), r"load_shard\(0\): found FileNotFoundError"),
+        (("x = np.random", "x = np.load('nowhere.npy'); x = np.random"), r"load_shard\(0\): FileNotFoundError"),
         (("normal(size=(30, 3))", "normal(size=(30, 3)) * 1e30"), "expected finite numbers"),
-        (("return nn.Seq", "raise KeyError('x') ; return nn.Seq"), r"make_model\(\): found KeyError: 'x'"),
+        (("return nn.Seq", "raise KeyError('x') ; return nn.Seq"), r"make_model\(\): KeyError: 'x'"),
         (("return nn.Seq", "return None and nn.Seq"), r"make_model\(\): expected a Module, got None"),
-        (("nn.Linear(3, self.width)", "nn.LazyLinear(4)"), "make_model: found 0.weight without a shape"),
+        (("nn.Linear(3, self.width)", "nn.LazyLinear(4)"), "make_model: expected a shape of 0.weight, got none"),
         (("return Shard(", "return None and Shard("), r"load_shard\(0\): expected a Shard, got None"),
         (("return Shard(", "return dict("), r"load_shard\(0\): expected .*, got a dict"),
-        (("return Shard(", "assert x is None\n        return Shard("), r"load_shard\(0\): found AssertionError"),
+        (("return Shard(", "assert x is None\n        return Shard("), r"load_shard\(0\): AssertionError"),
         (more("loss(self, outputs, targets)", "{}['w']"), r"loss\(float32 \[2, 2\], .*KeyError: 'w'"),
-        (more("loss(self, outputs, targets)", "outputs.detach().sum(1)"), "training: found RuntimeError: element 0"),
-        (more("metric(self, outputs, targets)", "1 / 0"), r"metric\(.*: found ZeroDivisionError"),
-        (more("make_optimizer(self, parameters, rate)", "1 / 0"), r"make_optimizer\(.*: found ZeroDivisionError"),
+        (more("loss(self, outputs, targets)", "outputs.detach().sum(1)"), "training: RuntimeError: element 0"),
+        (more("metric(self, outputs, targets)", "1 / 0"), r"metric\(.*: ZeroDivisionError"),
+        (more("make_optimizer(self, parameters, rate)", "1 / 0"), r"make_optimizer\(.*: ZeroDivisionError"),
         (more("make_optimizer(self, parameters, rate)", "'sgd'"), "make_optimizer: expected .*, got a str"),
         (("classes = 2", "classes = 'two'"), "expected classes to be an integer of 2 or more, or None, got 'two'"),
         (
@@ -201,7 +201,7 @@ def test_an_installed_entry_point_is_loaded_and_its_saved_model_predicts(mine, m
             "expected kind to be one of classification, multilabel, regression, got 'ranking'",
         ),
         (("classes = 2", "classes = 2\n    metric_name = 7"), "metric_name: expected .*, got a int"),
-        (("nn.ReLU()", "Odd()"), r"found KeyError: 'odd' \(.*wrong.py, line 5\) for samples of shape \[3\]"),
+        (("nn.ReLU()", "Odd()"), r"accepts samples of shape \[3\], got KeyError: 'odd' \(.*wrong.py, line 5\)"),
     ],
 )
 def test_the_check_names_the_fault(tmp_path, change, words):
@@ -228,7 +228,7 @@ def test_the_check_refuses_unseeded_initial_values(tmp_path):
             """
         )
     )
-    with pytest.raises(TaskError, match="found other values for the same seed"):
+    with pytest.raises(TaskError, match="expected the same values for the same seed"):
         check_task(load_task(Manifest(task=f"{path}:Unseeded"), 4))
 
 

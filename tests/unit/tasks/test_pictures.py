@@ -59,7 +59,7 @@ def test_white_is_zero_pictures_of_16_bits_are_inverted_as_those_of_8(tmp_path):
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "PA"])
 def test_transparent_pixels_stand_on_white(tmp_path, mode):
-    """A black drawing on a transparent ground was black all over."""
+    """A black drawing on a transparent background was black all over."""
     drawing = stroke((0, 0, 0, 255), (0, 0, 0, 0)).convert(mode if mode != "PA" else "P")
     options = {}
     if mode in {"P", "PA"}:
@@ -82,7 +82,9 @@ def test_half_transparent_pixels_are_mixed_with_the_ground(tmp_path):
 
 def test_white_on_a_transparent_ground_is_refused(tmp_path):
     path = saved(tmp_path / "white.png", stroke((255, 255, 255, 255), (0, 0, 0, 0)))
-    with pytest.raises(TaskError, match=r"white\.png: found white on a transparent ground.*ground of another color"):
+    with pytest.raises(
+        TaskError, match=r"white\.png: expected .*, got white on a transparent background.*background of another color"
+    ):
         read(path)
 
 
@@ -119,8 +121,16 @@ def test_a_picture_of_a_phone_is_turned_upright(tmp_path):
         ("counts.tif", (RAMP * 3).astype(np.float32), "expected floats from 0 to 1, got floats from 12000 to 180000"),
         ("negative.tif", np.full((8, 8), -0.5, np.float32), "expected floats from 0 to 1, got floats from -0.5"),
         ("nan.tif", np.full((8, 8), np.nan, np.float32), "expected floats from 0 to 1, got floats from nan"),
-        ("hounsfield.tif", np.full((8, 8), -1000, np.int32), "found integers of 32 bits from -1000"),
-        ("unknown.tif", np.full((8, 8), 200, np.int32), ".* from 200 to 200, so the value of white is not known"),
+        (
+            "hounsfield.tif",
+            np.full((8, 8), -1000, np.int32),
+            "expected integers of 8 or 16 bits, got 32 bits from -1000",
+        ),
+        (
+            "unknown.tif",
+            np.full((8, 8), 200, np.int32),
+            "expected .* from 200 to 200, whose value of white is not known",
+        ),
     ],
 )
 def test_values_of_unknown_scale_are_refused(tmp_path, name, values, words):

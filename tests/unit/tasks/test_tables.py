@@ -143,9 +143,12 @@ def test_marks_between_thousands_and_decimal_marks_are_told_apart(tmp_path, cell
         ([("1,5", "2.5"), ("1,7", "2.7")], r"line 2: expected one decimal mark.*, got '2\.5', and '1,5' in .* line 2"),
         (
             [("1,234", "7"), ("2,345", "8")],
-            r"line 2: found '1,234', which may have a thousand or a fraction; .*decimal",
+            r"line 2: expected a number, got '1,234', which may have a thousand or a fraction.* decimal",
         ),
-        ([("1,5", "1.234"), ("1,7", "2.345")], r"line 2: found '1\.234', which may have a thousand or a fraction"),
+        (
+            [("1,5", "1.234"), ("1,7", "2.345")],
+            r"line 2: expected a number, got '1\.234', which may have a thousand or a fraction",
+        ),
     ],
 )
 def test_numbers_that_may_mean_two_things_are_refused(tmp_path, rows, words):
@@ -187,14 +190,16 @@ def test_a_header_is_told_from_a_row_of_data(tmp_path, text, header):
 
 def test_the_numbers_of_columns_that_pandas_writes_are_asked_for(tmp_path):
     (tmp_path / "t.csv").write_text("0,1,2\n5.5,6,7\n8,9,7\n")
-    with pytest.raises(TaskError, match=r"found '0, 1, 2' above numbers.* and '0', as in a row of data"):
+    with pytest.raises(TaskError, match=r"got '0, 1, 2' above numbers.* and '0', as in a row"):
         load(tmp_path, kind="regression")
     assert load(tmp_path, kind="regression", header=True).preprocessing.columns == ("0", "1")
 
 
 def test_a_first_row_that_may_be_both_is_refused_until_the_option_says_what_it_is(tmp_path):
     (tmp_path / "t.csv").write_text("age,2019,y\n5,1,u\n6,2,v\n7,3,u\n8,4,v\n")
-    with pytest.raises(TaskError, match=r"t\.csv line 1: found 'age' above numbers.* and '2019'.*task_options\.header"):
+    with pytest.raises(
+        TaskError, match=r"t\.csv line 1: expected .*, got 'age' above numbers.* and '2019'.*task_options\.header"
+    ):
         load(tmp_path)
     assert load(tmp_path, header=True).preprocessing.columns == ("age", "2019")
     with pytest.raises(
@@ -256,20 +261,20 @@ def test_times_in_seconds_keep_their_differences(tmp_path):
             "line 2, a: expected dates .*, got '03/04/2024', which seems to be a date",
         ),
         ("a,b,y\n2024-01-02,2,u\n2024-13-45,3,v\n", {}, "line 3, a: expected a date.*, got '2024-13-45'"),
-        ("a,b,y\n,2,u\n,3,v\n", {}, "found no row with all values: 'a' has none"),
+        ("a,b,y\n,2,u\n,3,v\n", {}, "expected a row with all values, got none: 'a' has none"),
         (
             "name,b,y\n" + "".join(f"n{i},{i},{'uv'[i % 2]}\n" for i in range(60)),
             {},
             "name: expected at most 50 different texts that repeat, got 60",
         ),
-        ("a,a,y\n1,2,u\n3,4,v\n", {}, "found 2 columns named 'a'; rename them"),
-        ("a,b,y\n1,2,Sick\n3,4,sick\n", {}, "y: found 'Sick' and 'sick', which look alike"),
+        ("a,a,y\n1,2,u\n3,4,v\n", {}, "expected one column named 'a', got 2. Rename them"),
+        ("a,b,y\n1,2,Sick\n3,4,sick\n", {}, "y: expected different texts, got 'Sick' and 'sick', which look alike"),
         ("a,b,y\n1,2,ill\n3,4,\uff49\uff4c\uff4c\n", {}, "which look alike"),
-        ("a,w,y\n1,Lung,u\n3,lung,v\n", {}, "w: found 'Lung' and 'lung', which look alike"),
+        ("a,w,y\n1,Lung,u\n3,lung,v\n", {}, "w: expected different texts, got 'Lung' and 'lung', which look alike"),
         (
             "a,y\n" + "".join(f"{i},{i / 7:.3f}\n" for i in range(40)),
             {},
-            "found 40 different numbers .*kind=regression",
+            "got 40 different numbers .*kind=regression",
         ),
         ("a,b,y\n1,2,u\n3,4,v\n", {"missing": "mean"}, "task_options.missing: expected 'refuse' or 'drop', got 'mean'"),
         ("a,b,y\n1,2,u\n3,4,v\n", {"ignore": ["c"]}, "task_options.ignore: expected a list of columns.*, got 'c'"),
@@ -287,7 +292,7 @@ def test_times_in_seconds_keep_their_differences(tmp_path):
             {"encoding": "utf-99"},
             "task_options.encoding: expected the name of an encoding, .*, got 'utf-99'",
         ),
-        ('a,b,y\n1,2,u\n3,4,"v\n5,6,u\n', {}, "cannot be read: unexpected end of data; correct the quotation marks"),
+        ('a,b,y\n1,2,u\n3,4,"v\n5,6,u\n', {}, "cannot be read: unexpected end of data. Correct the quotation marks"),
     ],
 )
 def test_what_cannot_be_right_is_refused_with_file_and_line(tmp_path, text, options, words):
@@ -303,7 +308,7 @@ def test_what_cannot_be_right_is_refused_with_file_and_line(tmp_path, text, opti
         (b"PK\x03\x04" + bytes(30), "expected text or Parquet, got an Excel file or an archive. Save the sheet as CSV"),
         (codecs.BOM_UTF16_LE + b"a", "cannot be read"),
         (b"\x1f\x8bnothing", "cannot be read"),
-        (bytes(range(1, 256)), "this is no text"),
+        (bytes(range(1, 256)), "expected text, got the character"),
         (b"PAR1 and nothing more", "cannot be read"),
         (b"", "expected .*, got no data"),
         (b"\r\n\r\n", "expected .*, got no data"),
@@ -324,7 +329,7 @@ def test_missing_labels_are_no_class(tmp_path, missing):
     labels = [missing if n % 5 == 0 else label for n, label in enumerate(LABELS)]
     path = written(tmp_path / "t.csv", [(str(n), label) for n, label in enumerate(labels)], ("age", "outcome"))
     with pytest.raises(
-        TaskError, match=rf"line 2, outcome: found '{missing}', a missing value; 4 of 20 rows .*: 2, 7, 12, 17;"
+        TaskError, match=rf"line 2, outcome: expected a value, got '{missing}'. 4 of 20 rows .*: 2, 7, 12, 17\."
     ):
         load(path)
     pool = load(path, missing="drop")
@@ -336,7 +341,7 @@ def test_missing_labels_are_no_class(tmp_path, missing):
 
 def test_rows_without_an_input_are_refused_or_left_out(tmp_path):
     (tmp_path / "t.csv").write_text("a,w,y\n1,u,p\n,v,q\n3,NA,p\n4,v,q\n5,u,p\n")
-    with pytest.raises(TaskError, match=r"line 3, a: found '', a missing value; 2 of 5 rows are without one: 3, 4"):
+    with pytest.raises(TaskError, match=r"line 3, a: expected a value, got ''. 2 of 5 rows lack one: 3, 4"):
         load(tmp_path)
     assert sorted(load(tmp_path, missing="drop").x[:, 0].tolist()) == [1, 4, 5]
 
@@ -366,7 +371,7 @@ def test_labels_that_are_whole_numbers_are_integers_in_each_form(tmp_path):
 def test_parquet_columns_of_every_type_keep_their_meaning(tmp_path, column, names):
     frame = pd.DataFrame({"a": np.arange(18) / 2, "day": pd.date_range("2024-03-01", periods=18), "y": column})
     frame.to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(TaskError, match=r"t\.parquet row 3, y: found '', a missing value; 6 of 18 rows"):
+    with pytest.raises(TaskError, match=r"t\.parquet row 3, y: expected a value, got ''. 6 of 18 rows"):
         load(tmp_path)
     pool = load(tmp_path, missing="drop", standardize=False)
     assert (len(pool.y), pool.class_names) == (12, names)

@@ -45,7 +45,7 @@ def simulated(task, **run):
 )
 def test_noise_on_buffers_is_refused_with_the_remedy(layer, name):
     with pytest.raises(
-        ConfigError, match=rf"run.options.dp_epsilon: .*'{name}' .*torch.nn.GroupNorm in place of BatchNorm"
+        ConfigError, match=rf"run.options.dp_epsilon: .*'{name}'.*torch.nn.GroupNorm in place of BatchNorm"
     ):
         simulated(Rows(layer), algorithm="fedspd", options=DP)
 

@@ -129,7 +129,7 @@ def test_a_model_of_unknown_preprocessing_is_refused(tabular, tmp_path):
     save_file(dict(saved.tensors), tmp_path / "without.safetensors", metadata)
     np.save(tmp_path / "raw.npy", np.stack([age, volume], axis=1))
     arguments = (tmp_path / "without.safetensors", tmp_path / "raw.npy")
-    with pytest.raises(StorageError, match=r"found no preprocessing .* or give --preprocessed"):
+    with pytest.raises(StorageError, match=r"metadata: expected preprocessing, .* or give --preprocessed"):
         peer("predict", *arguments)
     scaled = json.loads(saved.metadata["preprocessing"])
     raw = np.stack([age, volume], axis=1).astype(np.float32)
@@ -177,8 +177,8 @@ def test_evaluate_scales_other_data_as_the_model_was_trained(tabular, tmp_path):
 @pytest.mark.parametrize(
     ("header", "label", "words"),
     [
-        ("volume,age,diagnosis", "benign", "found the columns volume, age; .* was trained with age, volume"),
-        ("age,volume,diagnosis", "other", "found the classes malignant, other; .* was trained with benign, malignant"),
+        ("volume,age,diagnosis", "benign", "expected the columns age, volume, .* got volume, age"),
+        ("age,volume,diagnosis", "other", "expected the classes benign, malignant, .* got malignant, other"),
     ],
 )
 def test_evaluate_refuses_data_with_other_columns_or_classes(tabular, tmp_path, header, label, words):
@@ -260,7 +260,7 @@ def test_pictures_of_the_training_set_are_predicted_as_in_evaluate(tmp_path):
         ("bytes.csv", bytes(range(128, 256)), "bytes.csv cannot be read"),
         ("bad.png", b"no picture", r"bad.png cannot be read"),
         ("notes.txt", b"1,2", "expected a .npy.*, got the ending '.txt'"),
-        ("missing.png", None, "cannot be read: found no such file"),
+        ("missing.png", None, "cannot be read: there is no such file"),
     ],
 )
 def test_files_that_cannot_be_used_are_one_sentence(digits, tmp_path, name, content, words):
@@ -354,8 +354,8 @@ def test_integer_inputs_are_predicted(words, tmp_path):
     ("value", "error", "said"),
     [
         (0.5, TaskError, r"sample 0, position \[0\]: expected integers, such as token ids, got 0.5"),
-        (20, TaskError, "model: found IndexError: .* for int64 inputs .* to 20; give inputs as in training"),
-        (-1, TaskError, "model: found IndexError: .* from -1 "),
+        (20, TaskError, "model: IndexError: .* for int64 inputs .* to 20. Give inputs as in training"),
+        (-1, TaskError, "model: IndexError: .* from -1 "),
         (np.nan, TaskError, "expected integers.*, got nan"),
         (1e30, TaskError, r"expected integers.*, got 1e\+30"),
     ],
@@ -380,7 +380,7 @@ def test_evaluate_and_predict_find_the_task_file_from_any_folder(words, tmp_path
     for verb in (("evaluate",), ("predict", "ids.npy")):
         with pytest.raises(
             TaskError,
-            match=r"found no file 'words.py' in .*moved.*; give its place with --set run.task, such as path/to/words.py",
+            match=r"expected the file 'words.py', .* in .*moved.* Give its path with --set run.task, such as path/to/words.py",
         ):
             peer(verb[0], moved, *verb[1:])
     (tmp_path / "moved" / "tasks" / "words.py").write_text(TOKENS)
@@ -407,7 +407,9 @@ def test_a_task_that_declares_no_preprocessing_is_refused_until_it_does(tmp_path
     model = tmp_path / "model.safetensors"
     learner, _ = train(model, Manifest(task=f"{tmp_path / 'silent.py'}:task"))
     np.save(tmp_path / "ids.npy", learner.shard.test_x)
-    with pytest.raises(StorageError, match=r"found no preprocessing .*; set `preprocessing` in .*silent\.py:task, or"):
+    with pytest.raises(
+        StorageError, match=r"metadata: expected preprocessing, .* Set `preprocessing` in .*silent\.py:task and"
+    ):
         peer("predict", model, tmp_path / "ids.npy")
     expected = predictions(model, tmp_path / "ids.npy", "--preprocessed")
     (tmp_path / "declares").mkdir()
@@ -464,7 +466,7 @@ def test_a_diverged_model_is_refused(tabular, tmp_path):
     large = {name: tensor * np.float32(1e20) for name, tensor in saved.tensors.items()}
     save_file(large, tmp_path / "model.safetensors", dict(saved.metadata))
     np.save(tmp_path / "raw.npy", np.full((2, 2), 3e38))
-    with pytest.raises(TaskError, match="found NaN or Inf in the outputs for sample 0"):
+    with pytest.raises(TaskError, match="expected finite outputs, got NaN or Inf for sample 0"):
         peer("predict", tmp_path / "model.safetensors", tmp_path / "raw.npy")
 
 
@@ -473,7 +475,7 @@ def test_a_file_without_a_manifest_is_not_taken_for_a_model_of_the_default_task(
     saved = SavedModel.read(digits[0])
     save_file(dict(saved.tensors), tmp_path / "model.safetensors", {"kind": "classification"})
     for verb in (("evaluate",), ("predict", tmp_path)):
-        with pytest.raises(StorageError, match="found no manifest in the metadata"):
+        with pytest.raises(StorageError, match="metadata: expected a manifest, got none"):
             peer(verb[0], tmp_path / "model.safetensors", *verb[1:])
 
 

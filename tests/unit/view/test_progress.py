@@ -128,7 +128,7 @@ def test_report_view_shows_every_peer_and_every_note(run_directory):
     (run_directory / "peer-3" / "history.jsonl").unlink()
     shown = text_of(report_view(build_report(run_directory, 0.5).values))
     assert all(f"{accuracy:.3f}" in shown for accuracy in FINAL.values())
-    assert "note: peer 3: no history found; only the summary is known" in shown and "mean accuracy 0.5" in shown
+    assert "note: peer 3: no history; only the summary is known" in shown and "mean accuracy 0.5" in shown
 
 
 def test_report_view_of_an_empty_run_shows_dashes(tmp_path):

@@ -209,7 +209,7 @@ def test_a_directory_that_is_not_a_run_is_an_error(tmp_path):
         build_report(tmp_path)
     write_graph(tmp_path)
     write_peer(tmp_path, 0).summary.write_text("{")
-    with pytest.raises(StorageError, match="found no valid JSON"):
+    with pytest.raises(StorageError, match="expected valid JSON"):
         build_report(tmp_path)
 
 

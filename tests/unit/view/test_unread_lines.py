@@ -32,7 +32,7 @@ from peer.view.trackers.feed import Feed
 
 JUNK = b"\x00\xff{ half of a li"
 SENTENCE = (
-    "history.jsonl: 2 lines could not be read and are left out; the first is line 3: found no JSON object with a kind"
+    "history.jsonl: 2 lines could not be read and are left out; the first is line 3: expected a JSON object with a kind"
 )
 
 
@@ -154,7 +154,7 @@ def test_a_damaged_result_of_an_experiment(tmp_path: Path, caplog: pytest.LogCap
     path = tmp_path / "case" / "seed-1.json"
     path.parent.mkdir()
     path.write_bytes(JUNK)
-    with caplog.at_level(logging.WARNING), pytest.raises(UsageError, match="no results found"):
+    with caplog.at_level(logging.WARNING), pytest.raises(UsageError, match="expected results, got none"):
         read_blocks(tmp_path)
     assert len(caplog.messages) == 1 and f"{path}: could not be read and is left out" in caplog.messages[0]
     assert read_result(tmp_path / "none.json") is None and len(caplog.messages) == 1

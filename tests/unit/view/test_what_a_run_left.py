@@ -40,7 +40,7 @@ def test_one_state_directory_is_a_run(tmp_path):
     values = report_of(moved)
     assert [row["peer_id"] for row in values["peers"]] == [3] and values["metric_mean"] == 0.89
     assert values["notes"] == [
-        "found 1 state directory and no graph.json: peers without a state directory here are not known"
+        "1 state directory and no graph.json: peers without a state directory here are not known"
     ]
     assert (values["rounds"], values["rounds_total"], values["task"], values["clusters"]) == (6, None, None, 2)
     assert [path.name for path in save_plots(RunFiles.read(moved), tmp_path / "plots")] == [
@@ -61,7 +61,7 @@ def test_state_directories_that_were_copied_together_are_a_run(tmp_path, with_gr
         write_graph(tmp_path)
     values = report_of(tmp_path)
     assert values["state"] == "complete" and values["metric_mean"] == pytest.approx(0.9)
-    assert values["notes"][0].startswith("found 4 state directories ")
+    assert values["notes"][0].startswith("4 state directories ")
     assert values["rounds_total"] == (6 if with_graph else None)
 
 
@@ -86,7 +86,7 @@ def test_nothing_found_is_an_error_that_says_where_it_looked(tmp_path):
     with pytest.raises(UsageError, match=looked):
         build_report(tmp_path)
     write_graph(tmp_path)
-    with pytest.raises(UsageError, match=f"found graph.json and no state directory of its 4 peers .{looked}"):
+    with pytest.raises(UsageError, match=f"expected a state directory of one of the 4 peers in graph.json .{looked}"):
         build_report(tmp_path)
     import typer
 

@@ -141,10 +141,10 @@ def test_a_probe_takes_no_tunnel_of_a_running_peer_and_gives_way_to_one() -> Non
         await asyncio.wait([first])
         running = await offered(probe=False)
         await asyncio.wait([second])
-        with pytest.raises(RemoteProtocolError, match="found a tunnel of the running peer 1"):
+        with pytest.raises(RemoteProtocolError, match="expected no tunnel of peer 1, got one of the running peer"):
             await board.offer(1, 0, Silent(), probe=True)
         async with board.connection(1, 0):  # in use, and no other offer yet
-            with pytest.raises(RemoteProtocolError, match="found a tunnel of the running peer 1"):
+            with pytest.raises(RemoteProtocolError, match="expected no tunnel of peer 1, got one of the running peer"):
                 await board.offer(1, 0, Silent(), probe=True)
             assert not running.done()
         await running

@@ -50,7 +50,7 @@ def test_a_model_that_is_not_finite_has_no_weight(bad):
     truth = np.zeros(4, np.float32)
     weights = selected_weights([truth + np.float32(bad), truth + 1], squared(truth))
     assert weights == [0.0, 1.0]
-    with pytest.raises(ValueError, match="no model with finite predictions"):
+    with pytest.raises(ValueError, match="expected a model with finite predictions, got none"):
         selected_weights([truth + np.float32(bad)], squared(truth))
 
 
@@ -261,5 +261,5 @@ def spoiled(final):
 
 
 def test_a_final_phase_is_refused():
-    with pytest.raises(ConfigError, match=r"run\.final\.epochs: found 3 with algorithm 'blend'"):
+    with pytest.raises(ConfigError, match=r"run\.final\.epochs: expected 0 with algorithm 'blend'"):
         run(graph_of(final={"epochs": 3}))

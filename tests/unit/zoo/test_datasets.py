@@ -212,15 +212,15 @@ def test_tabular_reads_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "words"),
     [
-        ("a,b\n1,x\n2,\n", {"target": "a"}, "line 3, b: found '', a missing value"),
-        ("a,b\n1,2\nnan,2\n", {}, "line 3, a: found 'nan'"),
+        ("a,b\n1,x\n2,\n", {"target": "a"}, "line 3, b: expected a value, got ''"),
+        ("a,b\n1,2\nnan,2\n", {}, "line 3, a: expected a value, got 'nan'"),
         ("a,b\n1,2,3\n", {}, "line 2: expected 2 cells.*, got 3"),
         ("a,b\n", {}, "rows of data"),
         ("a,b\n1,2\n3,4\n", {"target": "c"}, "a column of .*: a, b"),
         ("a,b\n1,2\n3,2\n", {}, "expected two or more classes, got 1 "),
         ("a,b\n1,2\n3,4\n", {"classes": ["2", "5"]}, "expected .*, got label '4'"),
         ("a,b\n1,2\n3,4\n", {"kind": "ranking"}, "kind"),
-        ("a,b\n1,2\n3,4\n", {"file": "other.csv"}, "found no file"),
+        ("a,b\n1,2\n3,4\n", {"file": "other.csv"}, "expected the file"),
     ],
 )
 def test_wrong_tables_are_task_errors(tmp_path, text, options, words):
@@ -249,7 +249,7 @@ def test_wrong_image_folders_are_task_errors(tmp_path):
         ("mnist", {"normalize": 1.5}, "normalize"),
         ("mnist", {"second": "svhn"}, "second"),
         ("mnist", {}, "peer data show --set run.task=mnist --set data_root=.* --set download=true"),
-        ("femnist", {}, "found no JSON files"),
+        ("femnist", {}, "expected JSON files in .*, got none"),
         ("femnist", {"writers": 0}, "writers"),
         ("linear", {"clusters": 0}, "clusters"),
         ("image-folder", {"size": 1}, "size"),
@@ -336,7 +336,7 @@ def test_data_of_the_device_replace_the_built_in_data_set(tmp_path):
     shard = load_task(manifest, 4, shard_path=tmp_path / "camera").load_shard(3)
     assert shard.train_x.shape[1:] == (3, 8, 8)
     assert len(shard.test_y) == 2
-    with pytest.raises(ShardError, match="found no file"):
+    with pytest.raises(ShardError, match="expected the file"):
         load_task(manifest, 4, shard_path=tmp_path / "peer-3.safetensors")
 
 
@@ -346,16 +346,16 @@ FMNIST = {"task": "fmnist", "kind": "classification", "classes": "10"}
 @pytest.mark.parametrize(
     ("task", "options", "shape", "metadata", "words"),
     [
-        ("fmnist", {}, (1, 20, 20), FMNIST, r"samples of shape \[1, 20, 20\] instead of \[1, 28, 28\]"),
-        ("fmnist", {}, (1, 28, 28), FMNIST | {"classes": "12"}, "classes 12 instead of 10"),
-        ("fmnist", {}, (1, 28, 28), FMNIST | {"task": "mnist"}, "task mnist instead of fmnist"),
-        ("fmnist", {}, (1, 28, 28), {"kind": "regression"}, "kind regression instead of classification"),
-        ("fmnist", {"second": "cifar10"}, (1, 28, 28), {"classes": "10"}, r"instead of \[3, 32, 32\]"),
-        ("emnist", {"split": "letters"}, (1, 28, 28), {"classes": "47"}, "classes 47 instead of 26"),
-        ("linear", {"features": 4}, (10,), {"kind": "regression"}, r"\[10\] instead of \[4\]"),
-        ("image-folder", {"size": 16}, (3, 32, 32), {"classes": "3"}, r"instead of \[3, 16, 16\]"),
-        ("tabular", {"classes": ["a", "b"]}, (5,), {"classes": "3"}, "classes 3 instead of 2"),
-        ("tabular", {"kind": "regression"}, (5,), {"classes": "3"}, "kind classification instead of regression"),
+        ("fmnist", {}, (1, 20, 20), FMNIST, r"expected samples of shape \[1, 28, 28\], got \[1, 20, 20\]"),
+        ("fmnist", {}, (1, 28, 28), FMNIST | {"classes": "12"}, "expected classes 10, got 12"),
+        ("fmnist", {}, (1, 28, 28), FMNIST | {"task": "mnist"}, "expected task fmnist, got mnist"),
+        ("fmnist", {}, (1, 28, 28), {"kind": "regression"}, "expected kind classification, got regression"),
+        ("fmnist", {"second": "cifar10"}, (1, 28, 28), {"classes": "10"}, r"expected samples of shape \[3, 32, 32\]"),
+        ("emnist", {"split": "letters"}, (1, 28, 28), {"classes": "47"}, "expected classes 26, got 47"),
+        ("linear", {"features": 4}, (10,), {"kind": "regression"}, r"expected samples of shape \[4\], got \[10\]"),
+        ("image-folder", {"size": 16}, (3, 32, 32), {"classes": "3"}, r"expected samples of shape \[3, 16, 16\]"),
+        ("tabular", {"classes": ["a", "b"]}, (5,), {"classes": "3"}, "expected classes 2, got 3"),
+        ("tabular", {"kind": "regression"}, (5,), {"classes": "3"}, "expected kind regression, got classification"),
         ("fmnist", {}, (1, 28, 28), {"classes": "²"}, "expected the number of labels"),
     ],
 )
@@ -444,7 +444,7 @@ def test_a_wrong_column_or_too_few_values_are_task_errors(hospitals, manifest, p
 
 def test_an_empty_cell_in_the_column_is_a_task_error(hospitals):
     hospitals.write_text(hospitals.read_text() + "1,,1,1\n")
-    with pytest.raises(TaskError, match=r"patients\.csv line 102, hospital: found '', a missing value"):
+    with pytest.raises(TaskError, match=r"patients\.csv line 102, hospital: expected a value, got ''"):
         load_task(by_hospital(), 3, data_root=hospitals)
 
 

@@ -104,7 +104,7 @@ def test_text_columns_and_missing_values_as_in_a_table():
         *("ward=heart", "ward=lung"),
     )
     frame.loc[3, "a"] = np.nan
-    with pytest.raises(TaskError, match=r"row 4, a: found '', a missing value.*with missing=drop"):
+    with pytest.raises(TaskError, match=r"row 4, a: expected a value, got ''.*with missing=drop"):
         peer.Data(frame, "weather")
     assert "99 samples" in repr(peer.Data(frame, "weather", missing="drop"))
 
@@ -135,12 +135,12 @@ REFUSED = [
     ((FRAME, Y[:99]), "expected .*, got 99 targets beside a frame of 100 rows"),
     ((FRAME, pd.Series(Y, index=np.arange(100) + 1)), "expected .*, got another index"),
     ((WITH_NAN, Y), r"x\[2, 1\]: expected .*, got nan \(1 such values\)"),
-    ((X, np.where(np.arange(100) == 5, np.nan, X[:, 0])), r"y\[5\]: found .*nan.*, a missing target"),
-    ((X, [None, *Y[1:].tolist()]), r"y\[0\]: found None, a missing target"),
+    ((X, np.where(np.arange(100) == 5, np.nan, X[:, 0])), r"y\[5\]: expected a target, got .*nan"),
+    ((X, [None, *Y[1:].tolist()]), r"y\[0\]: expected a target, got None"),
     ((X, ["dry"] * 100), "expected two or more"),
-    ((X, NUMBERS.astype(float)), "may be classes or numbers to predict; say kind="),
-    ((X, np.arange(100)), "may be classes or numbers to predict; say kind="),
-    ((FRAME.assign(n=np.arange(100)), "n"), "may be classes or numbers to predict; say kind="),
+    ((X, NUMBERS.astype(float)), "which may be either. Give kind="),
+    ((X, np.arange(100)), "which may be either. Give kind="),
+    ((FRAME.assign(n=np.arange(100)), "n"), "which may be either. Give kind="),
     ((FRAME, "d"), "y: expected a column of the frame: a, b, c, got 'd'"),
     ((FRAME,), "y: expected the name of the column to predict: a, b, c, got none"),
     ((X,), "expected .*, got a ndarray without targets"),

@@ -248,7 +248,7 @@ def test_each_peer_has_one_writer_rotated_by_cluster():
     for i, s in enumerate(splits):
         assert (data.group[s.train.index] == i).all()
         assert (s.train.turns == i % 4).all()
-    with pytest.raises(TaskError, match="30 writers"):
+    with pytest.raises(TaskError, match="at most 30 peers, one for each writer, got 31"):
         make_split("writers", by_writer(31), {}, 0)
 
 

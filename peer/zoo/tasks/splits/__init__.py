@@ -111,7 +111,7 @@ def make_split(name: str, data: SplitInput, options: Mapping[str, object], data_
     """Return the samples of each peer; equal arguments give equal results on every machine.
 
     Raises:
-        TaskError: an unknown split or option, or a data set that cannot be divided this way between so many peers.
+        TaskError: an unknown split or option, or a data set that cannot be divided this way between the peers.
     """
     if name not in SPLITS:
         raise TaskError(unknown_name("run.split", name, [*SPLITS, "shard"]))

@@ -45,8 +45,8 @@ def dirichlet(data: SplitInput, options: Dirichlet, draw: np.random.Generator) -
             break
     else:
         raise TaskError(
-            f"split: dirichlet({alpha}): found a peer with fewer than {least} samples in each of {REDRAWS_MAX} draws; "
-            "use a larger alpha, fewer peers or a smaller samples_min"
+            f"split: dirichlet({alpha}): expected {least} samples or more for each peer, got fewer in each of {REDRAWS_MAX} "
+            "draws. Use a larger alpha, fewer peers or a smaller samples_min."
         )
     return paired(train, _test_samples(data, test_half, shares, draw))
 
@@ -135,7 +135,7 @@ def writers(data: SplitInput, options: WriterOptions, draw: np.random.Generator)
     ids = np.unique(data.group)
     if len(ids) < data.peers:
         raise TaskError(
-            f"split: writers: found {counted(len(ids), 'writer')} for {counted(data.peers, 'peer')}; use fewer peers"
+            f"split: writers: expected at most {counted(len(ids), 'peer')}, one for each writer, got {data.peers}"
         )
     splits = []
     for i, writer in enumerate(ids[: data.peers]):

@@ -123,7 +123,9 @@ def solvable_counts(sizes: NDArray[np.float64], shares: NDArray[np.float64], poo
         if (counts >= 0).all() and (counts.sum(0) <= np.asarray(pools)).all():
             return counts
         scale -= 1.0 / max(1.0, float(sizes.max()))  # rounding exceeded a pool: one sample less per peer
-    raise TaskError(f"split: found pools of {list(pools)} samples, too few for {len(sizes)} peers; use fewer peers")
+    raise TaskError(
+        f"split: expected enough samples for {len(sizes)} peers, got pools of {list(pools)}. Use fewer peers."
+    )
 
 
 def rotated_halves(half: Index, turn: int, draw: np.random.Generator) -> list[PoolSamples]:

@@ -1,11 +1,11 @@
-"""What the end of peers costs the others: kill -9, SIGTERM, and one end a second among a hundred peers.
+"""What faults cost the other peers: kill -9, SIGTERM, one end a second among a hundred peers, cut edges, stopped peers.
 
-    python benchmarks/ends.py [kills leave churn] [--save]
+    python benchmarks/faults.py [kills leave churn partition one-way stopped] [--save]
 
 kills: kill -9 of 1 of 4, 2 of 8 and 5 of 16 peers in the middle of training, sending, folding and persisting. For each: the
 seconds that the survivors lost (rounds longer than usual), their final accuracy against a run without faults, and how soon the
 restarted peers were alive at their neighbors again and had finished a round. Each victim dies when it gets to its failpoint:
-one that dies after the wait for the first costs a wait of its own, so the table tells how far apart they died.
+one that dies after the wait for the first costs a wait of its own, so the table shows how far apart they died.
 
 leave: a peer ends in mid-run, by SIGTERM or by kill -9, and is restarted. Real processes with TLS. The hub of a star ends, or a
 leaf behind a firewall, whose edge is a tunnel that it opens; with and without declared limits of all links. *Rounds alone* are
@@ -13,21 +13,26 @@ a neighbor's rounds in which it folded nothing; *rounds skipped* are those that 
 
 churn: a hundred peers, one killed or restarted every second for two minutes: rounds of the survivors, memory, files and
 threads.
+
+partition, one-way, stopped: a partition into halves, an edge that is cut in one direction, and peers that are stopped for some
+seconds. Consensus distance is computed from the peers' newest checkpoints while they run: mean over peers of the squared distance
+to the mean model, over the mean model's squared norm, averaged over the cluster models.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import signal
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from growing import memory_mb, open_files, threads
 from record import new_parser, record
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 from testbeds import FaultyRun, back_after, directory, faulty_run, last_round, loopback_graph, pauses
 
 from coordinator_free_bootstrap import Graph
@@ -36,6 +41,8 @@ from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
+
+PARTS = ("kills", "leave", "churn", "partition", "one-way", "stopped")
 
 # ---- kills -----------------------------------------------------------------------------------------------------------
 
@@ -177,8 +184,8 @@ def leave(peers: int, rounds: int, away: list[float], upload: int) -> list[list[
     """Return a row for each peer that ends, limit, time away and way to end."""
     rows: list[list[object]] = []
     for (who, ends), limit, away_s, case in itertools.product(WHO.items(), (None, upload), away, SIGNALS):
-        found = ended(case, star(peers, rounds, limit), ends, END_ROUND, away_s, LEAVE_LIMIT_S)
-        rows.append([who, f"{limit / 1000:g} kB/s" if limit else "none", f"{away_s:g}", case, *found])
+        measured = ended(case, star(peers, rounds, limit), ends, END_ROUND, away_s, LEAVE_LIMIT_S)
+        rows.append([who, f"{limit / 1000:g} kB/s" if limit else "none", f"{away_s:g}", case, *measured])
         print(*rows[-1], sep=" | ", flush=True)
     return rows
 
@@ -186,7 +193,7 @@ def leave(peers: int, rounds: int, away: list[float], upload: int) -> list[list[
 # ---- churn -----------------------------------------------------------------------------------------------------------
 
 SUSPICION_S = 5.0
-SAMPLE = 8  # untouched peers that are looked at meanwhile: to look at all of them would be a load of its own
+SAMPLE = 8  # untouched peers that are sampled meanwhile: to sample all of them would be a load of its own
 
 
 def resources(run: FaultyRun, peers: list[int]) -> tuple[float, float, float]:
@@ -194,10 +201,8 @@ def resources(run: FaultyRun, peers: list[int]) -> tuple[float, float, float]:
     rows = []
     for p in peers:
         try:
-            place = Path(f"/proc/{run.bed.pid(p)}")
-            sizes = dict(line.split()[:2] for line in (place / "smaps_rollup").read_text().splitlines()[1:])
-            private_mb = (int(sizes["Private_Dirty:"]) + int(sizes["Private_Clean:"])) / 1e3
-            rows.append((private_mb, len(os.listdir(place / "fd")), len(os.listdir(place / "task"))))
+            pid = run.bed.pid(p)
+            rows.append((memory_mb(pid)[0], open_files(pid), threads(pid)))
         except (OSError, KeyError):
             continue
     return tuple(np.mean(rows, axis=0))
@@ -233,8 +238,8 @@ def churn(peers: int, seconds: float) -> list[list[object]]:
                 sampled = now
                 done = (run.history(p, "round")[-1]["round_index"] + 1 for p in sorted(never)[:SAMPLE])
                 rounds = sorted(done)
-                memory, files, threads = resources(run, sorted(never)[:SAMPLE])
-                held = [f"{value:.1f}" for value in (memory, files, threads)]
+                memory, files, count = resources(run, sorted(never)[:SAMPLE])
+                held = [f"{value:.1f}" for value in (memory, files, count)]
                 rows.append([f"{now:.0f}", events, len(down), f"{rounds[0]} to {rounds[-1]}", *held])
                 print(rows[-1], flush=True)
             run.drive(max(0.0, 1.0 - (time.monotonic() - began - now)))
@@ -252,18 +257,153 @@ def churn(peers: int, seconds: float) -> list[list[object]]:
     return rows
 
 
+# ---- cut edges and stopped peers --------------------------------------------------------------------------------------
+
+FOREVER = ["run.rounds=100000"]
+
+
+def consensus(run: FaultyRun) -> float:
+    models = []
+    for p in run.graph.ids:
+        for path in sorted(StateDir.of_peer(run.bed.directory, p).checkpoints.glob("checkpoint-*"), reverse=True):
+            try:
+                models.append(load_file(path / "arrays.safetensors"))
+                break
+            except (OSError, SafetensorError):  # it was removed meanwhile
+                continue
+    if len(models) < len(run.graph.ids):
+        return float("nan")
+    distances = []
+    for name in models[0]:
+        if name.startswith("slot/"):
+            stack = np.stack([model[name] for model in models]).astype(np.float64)  # [peers, d]
+            mean = stack.mean(axis=0)
+            distances.append(((stack - mean) ** 2).sum(axis=1).mean() / (mean**2).sum())
+    return float(np.mean(distances))
+
+
+def partition(cut_s: float) -> list[list[object]]:
+    with faulty_run("erdos-renyi", 8, FOREVER, proxy=True, degree=4.0, seed=1) as run:
+        curve: list[tuple[float, float]] = []
+        began = time.monotonic()
+
+        def watch(seconds: float, until: float | None = None) -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                run.drive(1.0)
+                curve.append((time.monotonic() - began, consensus(run)))
+                if until is not None and curve[-1][1] < until:
+                    return
+
+        watch(30)
+        before = float(np.nanmean([d for _, d in curve[-10:]]))
+        rounds = {p: len(run.history(p, "round")) for p in run.graph.ids}
+        halves = (run.graph.ids[:4], run.graph.ids[4:])
+        run.runner.execute(FaultEvent(do="partition", groups=halves))
+        cut_at = time.time()
+        watch(cut_s)
+        trained = [len(run.history(p, "round")) - rounds[p] for p in run.graph.ids]
+        worst = float(np.nanmax([d for _, d in curve]))
+        run.runner.execute(FaultEvent(do="heal"))
+        healed = time.monotonic()
+        watch(60, until=before)
+        below = time.monotonic() - healed if curve[-1][1] < before else float("nan")
+        lost = [
+            pauses([line for line in run.history(p, "round") if line["at"] < cut_at + cut_s])[0] for p in run.graph.ids
+        ]
+        held = run.runner.network.total().held if run.runner.network else 0
+    row = [
+        f"{cut_s:g} s",
+        held,
+        f"{min(trained)} to {max(trained)}",
+        f"{np.mean(lost):.1f}",
+        f"{before:.2e}",
+        f"{worst:.2e}",
+        f"{below:.1f}",
+    ]
+    return [row]
+
+
+def one_way(cut_s: float) -> list[object]:
+    with faulty_run("erdos-renyi", 8, FOREVER, proxy=True, degree=4.0, seed=1) as run:
+        run.drive(60, lambda: all(len(run.history(p, "round")) >= 15 for p in run.graph.ids), every_s=0.5)
+        one, other = run.graph.edges[0]
+        before = [len(run.history(p, "round")) for p in run.graph.ids]
+        run.drive(cut_s)
+        quiet = [len(run.history(p, "round")) - n for p, n in zip(run.graph.ids, before, strict=True)]
+        cut_at = time.time()
+        run.runner.execute(FaultEvent(do="one_way", edges=((one, other),)))
+        run.drive(cut_s)
+        total = [len(run.history(p, "round")) - n for p, n in zip(run.graph.ids, before, strict=True)]
+        deaths = [
+            sum(line["neighbor"] == b and line["state"] == "dead" for line in run.history(a, "neighbor"))
+            for a, b in ((one, other), (other, one))
+        ]
+        lost = [pauses([line for line in run.history(p, "round") if line["at"] > cut_at - 5])[0] for p in run.graph.ids]
+        run.runner.execute(FaultEvent(do="heal"))
+        healed = time.time()
+        run.drive(10.0)
+        back = [
+            line["at"] - healed
+            for a, b in ((one, other), (other, one))
+            for line in run.history(a, "neighbor")
+            if line["at"] > healed and line["neighbor"] == b and line["state"] == "alive"
+        ]
+    during = [t - q for t, q in zip(total, quiet, strict=True)]
+    return [
+        f"{cut_s:g} s", f"{min(quiet)} to {max(quiet)}", f"{min(during)} to {max(during)}",
+        f"{np.mean(lost):.1f} ({max(lost):.1f})", " and ".join(map(str, deaths)),
+        f"{max(back):.1f}" if len(back) > 1 else "not both",
+    ]  # fmt: skip
+
+
+def stopped(seconds: float) -> list[object]:
+    with faulty_run("erdos-renyi", 8, FOREVER, degree=4.0, seed=1) as run:
+        run.drive(60, lambda: all(len(run.history(p, "round")) >= 15 for p in run.graph.ids), every_s=0.5)
+        run.runner.execute(FaultEvent(do="pause", peers=(3,)))
+        run.drive(seconds)
+        run.runner.execute(FaultEvent(do="continue", peers=(3,)))
+        woke = time.time()
+        run.drive(15.0)
+        others = [p for p in run.graph.ids if p != 3]
+        lost = [
+            pauses([line for line in run.history(p, "round") if line["at"] < woke + 0.5])[0]
+            for p in run.graph.neighbors(3)
+        ]
+        marked_dead_by = [
+            p
+            for p in run.graph.neighbors(3)
+            if any(line["neighbor"] == 3 and line["state"] == "dead" for line in run.history(p, "neighbor"))
+        ]
+        wrong = sum(line["state"] == "dead" for line in run.history(3, "neighbor"))
+        back = back_after(run, 3, woke)
+        after = [
+            line["at"] - woke
+            for line in run.history(3, "round")
+            if line["at"] > woke + 0.2 and len(line["folded"]) == run.graph.degree(3)
+        ]
+        behind = [max(line["round_index"] for line in run.history(p, "round")) for p in (3, others[0])]
+    return [
+        f"{seconds:g} s", f"{np.mean(lost):.1f} ({max(lost):.1f})", f"{len(marked_dead_by)} of {run.graph.degree(3)}", wrong,
+        "not all" if back is None else f"{back:.1f}", f"{after[0]:.1f}" if after else "never", behind[1] - behind[0],
+    ]  # fmt: skip
+
+
 def main() -> None:
     """Measure the parts that are named and print a table for each."""
     parser = new_parser(__doc__)
-    parser.add_argument("parts", nargs="*", default=["kills", "leave", "churn"], help="kills, leave, churn")
+    parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--peers", type=int, nargs="*", default=list(SIZES), help="of the kills")
     parser.add_argument("--away", type=float, nargs="+", default=[0.0, 15.0], help="leave: seconds until the restart")
     parser.add_argument("--upload", type=int, default=200_000, help="leave: bytes per second, in the runs with limits")
     parser.add_argument("--churning", type=int, default=100, help="peers of the churn")
     parser.add_argument("--seconds", type=float, default=120.0, help="of the churn")
+    parser.add_argument("--cut", type=float, default=60.0, help="partition, one-way: seconds")
+    parser.add_argument("--stops", type=float, nargs="+", default=[1.0, 10.0, 30.0], help="stopped: seconds")
     given = parser.parse_args()
-    if unknown := set(given.parts) - {"kills", "leave", "churn"}:
-        parser.error(f"expected kills, leave or churn, got {', '.join(sorted(unknown))}")
+    if unknown := set(given.parts) - set(PARTS):
+        parser.error(f"expected {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     columns: tuple[str, ...]
     if "kills" in given.parts:
         columns = (
@@ -287,6 +427,25 @@ def main() -> None:
         )  # fmt: skip
         title = f"{given.churning} peers under churn; means over eight untouched peers"
         record("churn", title, columns, churn(given.churning, given.seconds), save=given.save)
+    if "partition" in given.parts:
+        columns = (
+            "cut", "chunks blocked", "rounds trained during the cut", "seconds lost, mean peer", "consensus distance before",
+            "worst", "below its value before, s after healing",
+        )  # fmt: skip
+        record("partition", "8 peers, partitioned into halves", columns, partition(given.cut), save=given.save)
+    if "one-way" in given.parts:
+        columns = (
+            "cut", "rounds in as long a time before", "rounds during the cut", "seconds lost, mean (worst) peer",
+            "times that its ends marked each other dead", "alive to each other after, s",
+        )  # fmt: skip
+        record("one-way", "8 peers, one edge cut in one direction", columns, [one_way(given.cut)], save=given.save)
+    if "stopped" in given.parts:
+        columns = (
+            "stopped for", "seconds lost, mean (worst) neighbor", "marked dead by", "neighbors it marked dead",
+            "alive at all neighbors after, s", "full round after, s", "rounds behind at the end",
+        )  # fmt: skip
+        title = "8 peers, one stopped (SIGSTOP) and continued, suspicion time 5 s"
+        record("stopped", title, columns, [stopped(seconds) for seconds in given.stops], save=given.save)
 
 
 if __name__ == "__main__":

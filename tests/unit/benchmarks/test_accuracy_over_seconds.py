@@ -1,7 +1,7 @@
 """Stragglers on a virtual clock: training takes time, lockstep waits for the slow peer, async does not."""
 
 import pytest
-from stragglers import LOCKSTEP, PACES, PEERS, SLOW, Run
+from accuracy import LOCKSTEP, PACES, PEERS, SLOW, Run
 
 SECONDS = 12.0
 FAST = [p for p in range(PEERS) if p != SLOW]

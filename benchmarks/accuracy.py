@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 from record import new_parser, record
+from typing_extensions import override
 
 from coordinator_free_bootstrap import make_graph
 from peer.bed.testbed.directory import with_settings
@@ -95,6 +96,7 @@ class SlowNetwork(VirtualNetwork):
         self._under_way: list[tuple[float, int, SimulatedPeer, WorkDone]] = []  # a heap, by when it is done
         self._count = itertools.count()
 
+    @override
     def run(self) -> None:
         """Run until the time is up."""
         try:
@@ -106,6 +108,7 @@ class SlowNetwork(VirtualNetwork):
         if kind == "round":
             self.rounds[peer.peer_id].append((self.now - self.began, fields))
 
+    @override
     def _work(self, pool: ThreadPoolExecutor) -> None:
         works, self.works = self.works, []
         for peer, work in works:
@@ -117,6 +120,7 @@ class SlowNetwork(VirtualNetwork):
             entry = (self.now + lasts_s, next(self._count), peer, peer.host.work(work))
             heapq.heappush(self._under_way, entry)
 
+    @override
     def _advance_clock(self, idle: int) -> None:
         timer = self._first_timer()
         done_at = self._under_way[0][0] if self._under_way else float("inf")

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from record import new_parser, record
+from typing_extensions import override
 
 import peer
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
@@ -248,6 +249,7 @@ class Liar(DFedAvg):
     name = "liar"
     factor = 1.0
 
+    @override
     def outgoing(self, workspace: Workspace, slot: int) -> Vector | None:
         """Return the model that neighbors get; None: the present one."""
         if workspace.peer_id != LIAR or self.factor == 1:

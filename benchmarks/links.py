@@ -40,6 +40,7 @@ from transport import (
     receive_as_peer,
     schema_of,
 )
+from typing_extensions import override
 
 from coordinator_free_bootstrap import Graph, Manifest, Node
 from coordinator_free_bootstrap.errors import ConfigError, NeighborUnavailable, Refusal
@@ -69,14 +70,17 @@ class Counting(FoldingReceiver):
         super().__init__(1)
         self.times: list[float] = []
 
+    @override
     async def offered(self, caller: int | None, header: ModelHeader) -> Arrival:
         """Accept into a new buffer."""
         now = asyncio.get_running_loop().time
         return Arrival(header, np.zeros(header.size_bytes, np.uint8), on_frame=lambda: self.times.append(now()))
 
+    @override
     def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
         """Ignore the models that are cut off at the end."""
 
+    @override
     def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Ignore them here too."""
 
@@ -145,18 +149,21 @@ class TwoSizes(FoldingReceiver):
         self._average.fill(0)  # as after an earlier round: all of it is resident
         self.measuring = True
 
+    @override
     async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | messages.PushReply:
         """Take the model with the receiver of its size."""
         if header.size_bytes == self._small_bytes:
             return await self._small.offered(caller, header)
         return await super().offered(caller, header)
 
+    @override
     async def complete(self, arrival: Arrival) -> messages.PushReply:
         """Fold with the receiver of its size."""
         if arrival.header.size_bytes == self._small_bytes:
             return await self._small.complete(arrival)
         return await super().complete(arrival)
 
+    @override
     async def heartbeat(self, caller: int | None, heartbeat: messages.Heartbeat) -> None:
         """Accept."""
 

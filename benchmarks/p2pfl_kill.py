@@ -28,6 +28,7 @@ from statistics import median
 from unittest.mock import Mock
 
 from record import new_parser, record
+from typing_extensions import override
 
 NODES = 4
 VICTIM = 3  # node 0 starts the run
@@ -44,6 +45,7 @@ class Tell(logging.Handler):
         super().__init__()
         self.parent = parent
 
+    @override
     def emit(self, record: logging.LogRecord) -> None:
         """Send the line, if it is one of them."""
         line = record.getMessage()

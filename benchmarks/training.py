@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from record import new_parser, record
 from torch import nn
 from torch.nn import functional
+from typing_extensions import override
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.algorithms.learner import TrainingPlan
@@ -42,10 +43,12 @@ class RandomImages(Task):
     def __init__(self, model: str) -> None:
         self.model = model
 
+    @override
     def make_model(self) -> nn.Module:
         """Return one of the papers' models."""
         return make_model(self.model, (1, 28, 28), 10)
 
+    @override
     def load_shard(self, peer_id: int) -> Shard:
         """Return random images and labels."""
         draw = np.random.default_rng(peer_id)
@@ -107,10 +110,12 @@ class NoisyPrototypes(Task):
 
     classes = CLASSES
 
+    @override
     def make_model(self) -> nn.Module:
         """Return an MLP with 200 hidden units."""
         return make_model("mlp", (1, 28, 28), CLASSES, {"hidden": 200})
 
+    @override
     def load_shard(self, peer_id: int) -> Shard:
         """Return 250 training and 50 test samples."""
         prototypes = np.random.default_rng(0).random((CLASSES, 1, 28, 28), dtype=np.float32)

@@ -28,6 +28,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Literal
 
+from typing_extensions import override
+
 
 class RefusalCode(StrEnum):
     """The codes of refusals: the receiver counts each one and returns it to the sender."""
@@ -91,6 +93,7 @@ class Refusal:
     code: RefusalCode
     reason: str = ""
 
+    @override
     def __str__(self) -> str:
         return f"{self.code}: {self.reason}" if self.reason else str(self.code)
 
@@ -276,6 +279,7 @@ class Option:
 
     name: str
 
+    @override
     def __str__(self) -> str:
         if written := _written.get().get(self.name):
             return written
@@ -301,6 +305,7 @@ class ConfigProblem:
     got: str
     fix: str = ""
 
+    @override
     def __str__(self) -> str:
         return f"{self.key}: expected {self.expected}, got {self.got}" + (f". {self.fix}" if self.fix else "")
 

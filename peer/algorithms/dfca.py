@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, override
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
@@ -110,6 +110,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
     # ---- decisions ----------------------------------------------------------------------------------------------
 
     @property
+    @override
     def common_start(self) -> bool:
         """Whether ``initialization`` is not ``local``."""
         return self.options.initialization != "local"
@@ -122,12 +123,14 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
         """Return what seeds a cluster in a round; None: it is an ordinary round."""
         return self._seeding if self._seeding and self._seeding.covers(round_index) else None
 
+    @override
     def steps(self, round_index: int) -> int:
         """Return the number of steps of a round that seeds a cluster, of mixing steps in a warm-up round, else one."""
         if seeding := self.seeding(round_index):
             return seeding.steps
         return self.options.relay_steps if self.warming_up(round_index) else 1
 
+    @override
     def offers(
         self, state: DfcaStateT, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
@@ -143,16 +146,19 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
             if masses[slot] >= DEFAULTS.weight_min
         )
 
+    @override
     def tells(self, state: DfcaStateT, round_index: int, step: int) -> Numbers:
         """Return what compares the peers while a cluster is seeded; else nothing."""
         seeding = self.seeding(round_index)
         return seeding.tells(state, step) if seeding else NO_NUMBERS
 
+    @override
     def rejects_pass(self, state: DfcaStateT, message: Pass) -> Refusal | None:
         """Refuse numbers, but those that compare the peers while a cluster is seeded."""
         seeding = self.seeding(message.round_index)
         return seeding.rejects_pass(message) if seeding else super().rejects_pass(state, message)
 
+    @override
     def rejects(self, state: DfcaStateT, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse unknown slots, masses above the number of peers, and relayed losses above `LOSS_MAX`."""
         rejection = super().rejects(state, header, select)
@@ -169,6 +175,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
                 return Refusal(RefusalCode.MALFORMED, problem)
         return rejection
 
+    @override
     def targets(self, state: DfcaStateT, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold into the header's cluster: with weight 1; when relaying, Metropolis weight times mass; a seed's model once."""
         if self.seeding(header.round_index) and header.slot == header.round_index:
@@ -179,8 +186,8 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
 
     # ---- work ---------------------------------------------------------------------------------------------------
 
+    @override
     def assign(self, workspace: Workspace[DfcaStateT]) -> DfcaStateT:
-        """Choose the cluster of lowest loss (Eq. 4), unless `close` of the round before has done so."""
         state = workspace.state
         if seeding := self.seeding(workspace.round_index):
             state = seeding.begin(workspace, active=True)
@@ -206,6 +213,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
             relayed_losses=tuple(own if slot == cluster else 0.0 for slot in range(self.slots)),
         )
 
+    @override
     def sit_out(self, workspace: Workspace[DfcaStateT]) -> DfcaStateT:
         """Train nothing; when relaying, hold mass 0 in every cluster."""
         if seeding := self.seeding(workspace.round_index):
@@ -216,6 +224,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
         none = (0.0,) * self.slots
         return replace(state, masses=none, relayed_losses=none, losses_before=state.losses or none)
 
+    @override
     def train(self, workspace: Workspace[DfcaStateT]) -> Fields:
         """Train the chosen cluster; while one is seeded, its first model, and compare it with the others."""
         if seeding := self.seeds_now(workspace):
@@ -237,12 +246,14 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
         draw = generator(self.manifest.seed, "held_out", self.peer_id)
         return share_held_out(workspace.learner, self.held_out, draw)
 
+    @override
     def deferred_slots(self, state: DfcaStateT, round_index: int) -> frozenset[int]:
         """Return all slots when relaying or seeding, as `end_step` needs what came in a step; else as `Algorithm` does."""
         if self.warming_up(round_index) or self.seeding(round_index):
             return frozenset(range(self.slots))
         return super().deferred_slots(state, round_index)
 
+    @override
     def end_step(self, workspace: Workspace[DfcaStateT]) -> DfcaStateT:
         """Mix masses and models, w the Metropolis weights: m <- sum w m, theta <- (sum w m theta) / m."""
         if seeding := self.seeding(workspace.round_index):
@@ -265,8 +276,8 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
             masses[slot] = total
         return replace(state, masses=tuple(masses), relayed_losses=tuple(losses))
 
+    @override
     def close(self, workspace: Workspace[DfcaStateT]) -> DfcaStateT:
-        """Merge, then choose the cluster of lowest training loss, for the evaluation and for the next round."""
         if seeding := self.seeding(workspace.round_index):
             workspace.state = seeding.close(workspace)
             self.merge(workspace)
@@ -275,6 +286,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
             return self.nearest(workspace, self.end_step(workspace), self.clusters)
         return super().close(workspace)
 
+    @override
     def evaluate(self, workspace: Workspace[DfcaStateT]) -> Fields:
         """Return the metrics of the cluster's model, and the peers whose models seeded the clusters."""
         shown = self.shown_seeds(workspace)
@@ -284,6 +296,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
         """Return what the history says of the seeds."""
         return {"seeds": list(workspace.state.seeds)} if workspace.state.seeds else {}
 
+    @override
     def nearest(self, workspace: Workspace[DfcaStateT], state: DfcaStateT, clusters: Sequence[int]) -> DfcaStateT:
         """Return a state with the cluster of lowest loss, among those that are not known to be empty, and their losses."""
         seeds = workspace.state.seeds

@@ -12,6 +12,7 @@ Source: Tao Sun, Dongsheng Li and Bao Wang, "Decentralized Federated Averaging",
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
@@ -43,10 +44,12 @@ class DFedAvg(Algorithm[DFedAvgOptions]):
         if self.options.partners:
             self.mix = manifest.mix or "uniform"
 
+    @override
     def asking(self, round_index: int) -> bool:
         """Return whether ``partners`` is set."""
         return bool(self.options.partners)
 
+    @override
     def asks(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
         """Return this round's partners: up to m neighbors, drawn without replacement by (seed, round, peer)."""
         neighbors = self.graph.neighbors(self.peer_id)

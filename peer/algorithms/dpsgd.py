@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
+from typing_extensions import override
+
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Fields, training_fields
@@ -27,10 +29,12 @@ class DPsgd(Algorithm):
     default_mix: ClassVar[str] = "metropolis"
 
     @classmethod
+    @override
     def private_count(cls, manifest: Manifest) -> int:
         """Return 1: the own model after its step, until the round closes."""
         return 1
 
+    @override
     def train(self, workspace: Workspace) -> Fields:
         """Take one step on a copy; the model that travels stays as it is until the round closes."""
         plan = replace(workspace.slot_plan(0), unit="step", epochs=1)
@@ -38,6 +42,7 @@ class DPsgd(Algorithm):
         workspace.models.replace(1, stepped)
         return training_fields([stats])
 
+    @override
     def close(self, workspace: Workspace) -> AlgorithmState:
         """Average, then add the step, if the peer took part in the round."""
         models, before = workspace.models, workspace.models.share(0)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.seeds import generator
@@ -41,6 +42,7 @@ class FedSpd(FedSpdDecisions):
 
     # ---- the start --------------------------------------------------------------------------------------------------
 
+    @override
     def begin(self, workspace: Workspace[FedSpdState]) -> FedSpdState:
         """Return the state before the first round, and label the samples; with warm rounds, all belong to center 0.
 
@@ -84,6 +86,7 @@ class FedSpd(FedSpdDecisions):
                 "set fewer run.clusters."
             )
 
+    @override
     def notes(self, workspace: Workspace[FedSpdState]) -> list[str]:
         """Return the privacy statement, if dp_epsilon is set."""
         privacy = self._privacy(workspace)
@@ -108,6 +111,7 @@ class FedSpd(FedSpdDecisions):
 
     # ---- the round ----------------------------------------------------------------------------------------------------
 
+    @override
     def assign(self, workspace: Workspace[FedSpdState]) -> FedSpdState:
         """Select this round's center, keep all centers for the label check, and make this round's sketches."""
         state, t, phase = workspace.state, workspace.round_index, self.phase(workspace.round_index)
@@ -131,6 +135,7 @@ class FedSpd(FedSpdDecisions):
             return replace(state, sketches=state.updates, sketch_ids=state.update_ids)
         return replace(state, sketches=None, sketch_ids=None)
 
+    @override
     def sit_out(self, workspace: Workspace[FedSpdState]) -> FedSpdState:
         """Take no part in this round: select no cluster."""
         self._keep_centers(workspace)
@@ -159,10 +164,12 @@ class FedSpd(FedSpdDecisions):
             workspace.scratch["round_start_centers"] = [workspace.models.share(slot) for slot in range(self.slots)]
 
     @property
+    @override
     def inspects_arrivals(self) -> bool:
         """Whether the label check is on; it needs two centers."""
         return self.options.label_check and self.slots > 1
 
+    @override
     def screen_arrival(self, workspace: Workspace[FedSpdState], header: ModelHeader, model: Vector) -> Refusal | None:
         """Refuse a model that fits another own center, as of the round's start, clearly better than the one it names."""
         if self.phase(header.round_index) == "warm" or "round_start_centers" not in workspace.scratch:
@@ -170,6 +177,7 @@ class FedSpd(FedSpdDecisions):
         centers, reference = workspace.scratch["round_start_centers"], workspace.scratch["reference"]
         return labels.conflict(model, header.slot, centers, reference, self.options.label_margin)
 
+    @override
     def train(self, workspace: Workspace[FedSpdState]) -> Fields:
         """Train each center in state.trained on its samples D_is (warm and hard rounds: on all), longer in round 0."""
         done = []
@@ -193,10 +201,12 @@ class FedSpd(FedSpdDecisions):
             workspace.models.replace(slot, model)
         return training_fields(done) | {"selected_cluster": workspace.state.selected}
 
+    @override
     def outgoing(self, workspace: Workspace[FedSpdState], slot: int) -> Vector | None:
         """Return the noisy model that `train` made, with privacy; else None."""
         return self.published(workspace, slot) if self.options.dp_epsilon else None
 
+    @override
     def published(self, workspace: Workspace[FedSpdState], slot: int) -> Vector:
         """Return the model that may be sent: the center; with ``noisy_self`` false, the slot's last noisy model."""
         if self.options.dp_epsilon is None or self.options.noisy_self:
@@ -208,6 +218,7 @@ class FedSpd(FedSpdDecisions):
 
     # ---- the close ------------------------------------------------------------------------------------------------------
 
+    @override
     def close(self, workspace: Workspace[FedSpdState]) -> FedSpdState:
         """Merge (Eq. 1), split the center after the last warm round, label all samples (Step 4), align labels."""
         self.merge(workspace)
@@ -292,6 +303,7 @@ class FedSpd(FedSpdDecisions):
         state = replace(state, selected_at=tuple(state.selected_at[s] for s in order))
         return self._set_labels(state, np.argsort(order)[state.z])
 
+    @override
     def adopt(self, workspace: Workspace[FedSpdState]) -> FedSpdState:
         """Average the pulled centers, then label the samples by them."""
         state = super().adopt(workspace)
@@ -299,10 +311,12 @@ class FedSpd(FedSpdDecisions):
 
     # ---- the result -----------------------------------------------------------------------------------------------------
 
+    @override
     def evaluation_model(self, workspace: Workspace[FedSpdState]) -> Vector:
         """Return the sum of the centers, weighted by the mixture (Eq. 2)."""
         return weighted_sum([workspace.models.model(slot) for slot in range(self.slots)], workspace.state.mixture)
 
+    @override
     def evaluate(self, workspace: Workspace[FedSpdState]) -> Fields:
         """Return the metrics of the personalized model or predictions, with the mixture and its confusion with the truth."""
         learner, how = workspace.learner, self._predictor(workspace)
@@ -321,6 +335,7 @@ class FedSpd(FedSpdDecisions):
     def _predictor(self, workspace: Workspace[FedSpdState]) -> str:
         return "average" if workspace.round_index < self.options.warm_rounds else self.options.personalize
 
+    @override
     def final(self, workspace: Workspace[FedSpdState]) -> tuple[Vector, Fields]:
         """Return the model of Eq. 2 and the metrics of what predicts, which may be other than that model."""
         how = self._predictor(workspace)

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
@@ -93,6 +94,7 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
             )
 
     @property
+    @override
     def common_start(self) -> bool:
         """Whether ``initialization`` is ``global``."""
         return self.options.initialization == "global"
@@ -128,6 +130,7 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 
+    @override
     def selects(self, state: FedSpdState, round_index: int) -> Select | None:
         """Return the cluster that `assign` selected, with the sketches of this round.
 
@@ -148,10 +151,12 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
         """Return the relayed sketches in a selection, float64 [n, 1 + q]: a peer id, then its sketch."""
         return numbers.array.reshape(-1, 1 + self.options.sketch_size)
 
+    @override
     def agrees(self, state: FedSpdState, round_index: int, selections: dict[int, Select]) -> FedSpdState:
         """Return the state with the number of co-selecting neighbors: the degree among the peers of its cluster."""
         return replace(state, co_selecting=sum(select.selected == state.selected for select in selections.values()))
 
+    @override
     def offers(
         self, state: FedSpdState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
@@ -165,10 +170,12 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
         degree = Numbers.of(max(1, state.co_selecting)) if self.mix == "metropolis" else NO_NUMBERS
         return (Offer(slot, count, numbers=degree),)
 
+    @override
     def expected(self, state: FedSpdState, select: Select) -> int | None:
         """Return 1 for a neighbor that selected the same cluster, else 0; when broadcasting, 1 for each."""
         return int(self.options.exchange == "broadcast" or select.selected == state.selected)
 
+    @override
     def rejects_select(self, state: FedSpdState, select: Select) -> Refusal | None:
         """Refuse a selection without cluster, in a round without selections, or with malformed sketches or anchor."""
         if not self.selecting(select.round_index) or select.selected == NOTHING:
@@ -201,6 +208,7 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
             )
         return None
 
+    @override
     def rejects(self, state: FedSpdState, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse a model that is not of the cluster that its sender selected for the round."""
         if not self.selecting(header.round_index):
@@ -228,6 +236,7 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
                 )
         return None
 
+    @override
     def targets(self, state: FedSpdState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold into the selected center (Eq. 1), or a late model into a center selected within the staleness limit."""
         if not self.selecting(header.round_index):

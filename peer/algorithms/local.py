@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from peer.algorithms.base import Algorithm
 
 
@@ -11,6 +13,7 @@ class Local(Algorithm):
     name = "local"
     clustered = False
 
+    @override
     def steps(self, round_index: int) -> int:
         """Return 0: no exchange step."""
         return 0

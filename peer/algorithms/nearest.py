@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.base import Algorithm, OptionsT, StateT, refuse_slot
@@ -24,14 +25,17 @@ class NearestCluster(Algorithm[OptionsT, StateT]):
         """The slots of the cluster models."""
         return range(self.manifest.clusters)
 
+    @override
     def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse slots that this run does not have."""
         return refuse_slot(header, self.slots)
 
+    @override
     def begin(self, workspace: Workspace[StateT]) -> StateT:
         """Return the state before the first assignment."""
         return replace(super().begin(workspace), trained=())
 
+    @override
     def assign(self, workspace: Workspace[StateT]) -> StateT:
         """Choose the cluster of lowest loss, unless `close` of the round before has done so."""
         state = workspace.state
@@ -39,11 +43,13 @@ class NearestCluster(Algorithm[OptionsT, StateT]):
             state = self.nearest(workspace, state, self.clusters)
         return replace(state, trained=(state.cluster_index or 0,))
 
+    @override
     def close(self, workspace: Workspace[StateT]) -> StateT:
         """Merge, then choose the cluster of lowest training loss, for the evaluation and for the next round."""
         self.merge(workspace)
         return self.nearest(workspace, workspace.state, self.clusters)
 
+    @override
     def adopt(self, workspace: Workspace[StateT]) -> StateT:
         """Average the pulled models; the next `assign` chooses the cluster again."""
         return replace(super().adopt(workspace), cluster_index=None)

@@ -8,6 +8,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
+from typing_extensions import override
+
 from coordinator_free_bootstrap import Graph as BaseGraph
 from coordinator_free_bootstrap import Kind, Manifest, digest, load_graph, make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
@@ -147,6 +149,7 @@ class Graph(BaseGraph):
             "manifest_digest": digest(self.manifest),
         }
 
+    @override
     def __repr__(self) -> str:
         run, edges = self.manifest, len(self.edges)
         name = self.name or f"{len(self.nodes)} peers"

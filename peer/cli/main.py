@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer.main
 from typer.core import TyperGroup
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError, names_for
 from coordinator_free_bootstrap.extras import named_packages
@@ -25,16 +26,19 @@ _PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode":
 class Verbs(TyperGroup):
     """The verbs of `peer.rings.VERBS`, each imported when it is asked for."""
 
+    @override
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the verbs, in the order of ``--help``."""
         return list(VERBS)
 
+    @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a verb; None if there is none of this name."""
         if cmd_name in VERBS and cmd_name not in self.commands:
             self.commands[cmd_name] = _command(cmd_name)
         return self.commands.get(cmd_name)
 
+    @override
     def invoke(self, ctx: Any) -> Any:
         """Run a verb; the error for a removed option names what replaces it."""
         try:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.handshake import Introduction
@@ -59,6 +60,7 @@ class Numbers:
     def __iter__(self) -> Iterator[float]:
         return iter(self.array.tolist())
 
+    @override
     def __repr__(self) -> str:
         more = f", ... {len(self)} in all" if len(self) > 8 else ""
         return f"({', '.join(f'{number:g}' for number in self.array[:8])}{more})"

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import IdentityError, Option
 from coordinator_free_bootstrap.identity import Subject
@@ -34,6 +35,7 @@ class KeyPair:
     certificate: Certificate
     chain: bytes
 
+    @override
     def __repr__(self) -> str:
         return f"KeyPair({self.certificate.subject}, {self.certificate.fingerprint})"  # never the key
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, cast
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, override
 
 from coordinator_free_bootstrap import Graph, Manifest
 from coordinator_free_bootstrap.errors import ConfigError
@@ -128,6 +128,7 @@ class FedSoftServer(AlgorithmServer[FedSoft, FedSoftState]):
 
     unread = ("variant", "rate", "initialization")
 
+    @override
     def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
         """Divide the samples where it is due, train the clients of the round, and average each center."""
         clusters, wanted = range(self.algorithms[0].clusters), self.options.selected
@@ -157,6 +158,7 @@ class MeanServer(AlgorithmServer[AlgorithmT, StateT]):
 
     unread = ("partners",)  # of dfedavg
 
+    @override
     def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
         """Train all clients, and give them the average of their w by the number of their samples."""
         trained = {place: self.train(place) for place in range(len(self.workspaces))}
@@ -175,6 +177,7 @@ class PFedMeServer(MeanServer[PFedMe, PFedMeState]):
     """pFedMe (arXiv 2006.08848), Algorithm 1: w <- (1 - beta) w + beta sum_i (n_i / n) w_i; all clients take part."""
 
     @property
+    @override
     def share(self) -> float:
         """The option beta."""
         return self.algorithms[0].options.beta
@@ -190,6 +193,7 @@ class CgpflServer(AlgorithmServer[Cgpfl, CgpflState]):
     unread = ("align_every", "sketch_size")
     count: int | None = None
 
+    @override
     def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
         """Train all clients from the centers of their labels, cluster their w, and move the centers."""
         trained = {place: self.train(place) for place in range(len(self.workspaces))}
@@ -205,6 +209,7 @@ class CgpflServer(AlgorithmServer[Cgpfl, CgpflState]):
             workspace.state = replace(workspace.state, label=label, cluster_index=label, clusters=self.count)
         return trained
 
+    @override
     def train(self, place: int) -> dict[str, Any]:
         """Train one client from the center of its label; as in round 0 of a peer, the server gives the label."""
         workspace, algorithm = self.workspaces[place], self.algorithms[place]

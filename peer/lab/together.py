@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from typing_extensions import override
+
 from peer.algorithms.learner import TrainingPlan, TrainStats
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
@@ -73,6 +75,7 @@ class _Mover(threading.Thread, Generic[T]):
         if self._error is not None:
             raise self._error
 
+    @override
     def run(self) -> None:
         self._go.acquire()
         learner = self._bench.learner

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
 from coordinator_free_bootstrap.meaning import goal, summary
@@ -166,21 +167,26 @@ class _Guarded(Task):
         self.facts = task.facts
 
     @property
+    @override
     def metric_name(self) -> str:
         return _expected("metric_name", self._call("metric_name"), str)
 
     @property
+    @override
     def higher_is_better(self) -> bool:
         return _expected("higher_is_better", self._call("higher_is_better"), bool)
 
     @property
+    @override
     def metric_is_share(self) -> bool:
         return _expected("metric_is_share", self._call("metric_is_share"), bool)
 
     @property
+    @override
     def needs_all_outputs(self) -> bool:
         return self._task.needs_all_outputs
 
+    @override
     def make_model(self) -> nn.Module:
         model = _expected("make_model()", self._call("make_model"), nn.Module)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -202,25 +208,31 @@ class _Guarded(Task):
         model.forward = guarded
         return model
 
+    @override
     def load_shard(self, peer_id: int) -> Shard:
         return _expected(f"load_shard({peer_id})", self._call("load_shard", peer_id), Shard)
 
+    @override
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         losses: Tensor = self._call("loss", outputs, targets)  # the learner checks it
         return losses
 
+    @override
     def score(self, outputs: Tensor, targets: Tensor) -> Tensor:
         scores: Tensor = self._call("score", outputs, targets)  # the learner checks it
         return scores
 
+    @override
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, float]:
         values: Mapping[str, float] = self._call("measure", outputs, targets)  # `measured_more` checks it
         return values
 
+    @override
     def metric(self, outputs: Tensor, targets: Tensor) -> float:
         value: float = self._call("metric", outputs, targets)  # the learner checks it
         return value
 
+    @override
     def make_optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer | None:
         own = self._call("make_optimizer", parameters, learning_rate)
         return None if own is None else _expected("make_optimizer", own, torch.optim.Optimizer)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from peer.learning.samples import Batch, call
 
@@ -32,6 +33,7 @@ class Combined(nn.ModuleList):
         super().__init__(models)
         self.predictor, self.weights, self.kind, self.class_axis = predictor, tuple(weights), kind, class_axis
 
+    @override
     def forward(self, inputs: Batch) -> Tensor:
         """Return the combined prediction for the input of one model; several inputs are a dict of them by name."""
         rows = torch.stack([self._prediction(call(model, inputs)) for model in self])  # [M, n, ...]

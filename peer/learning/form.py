@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.validation import counted
@@ -85,6 +86,7 @@ class _Shapes(TorchFunctionMode):
     def __init__(self) -> None:
         self.rows: list[tuple[str, int, str]] = []
 
+    @override
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from peer.tasks.arrays import Inputs, by_name, count, is_stored, read_rows
 from peer.tasks.preprocessing import Preprocessing, precision
@@ -138,6 +139,7 @@ class _Targets(_Column):
         super().__init__(name, array, device, None)
         self._kind, self._classes = kind, classes
 
+    @override
     def rows(self, rows: Tensor | slice) -> Tensor:
         """Return the rows."""
         found = super().rows(rows)
@@ -149,6 +151,7 @@ class _Targets(_Column):
         if self._values is not None:
             check_labels(self.name, self._values.cpu().numpy(), self._kind, outputs)
 
+    @override
     def _check(self, read: Any) -> None:
         super()._check(read)
         if self._kind != "regression":

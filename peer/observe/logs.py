@@ -19,6 +19,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Literal
 
+from typing_extensions import override
+
 from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps, printable
 from peer.store.files import storage_errors
@@ -52,6 +54,7 @@ class RateLimit(logging.Filter):
         self._clock = clock
         self._allowances: dict[tuple[object, object], _Allowance] = {}
 
+    @override
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to write the line; append the number of lines suppressed before it."""
         neighbor = getattr(record, "neighbor", None)
@@ -123,6 +126,7 @@ class TextFormatter(logging.Formatter):
         super().__init__()
         self.peer_id = peer_id
 
+    @override
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
@@ -140,6 +144,7 @@ class JsonFormatter(logging.Formatter):
         super().__init__()
         self.peer_id = peer_id
 
+    @override
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         row: dict[str, object] = {

@@ -9,6 +9,7 @@ from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from typing_extensions import override
 
 PATH = "/metrics"
 SILENT_S = 10.0  # for which a connection may be silent
@@ -25,6 +26,7 @@ class _MetricsServer6(_MetricsServer):
 class _Quiet(WSGIRequestHandler):
     timeout = SILENT_S
 
+    @override
     def log_message(self, *_: object) -> None:
         """Log nothing: a scrape comes every few seconds."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.validation import counted
@@ -48,6 +49,7 @@ class Columns:
             for name in ([column] if isinstance(kind, str) else [f"{column}={text}" for text in kind])
         )
 
+    @override
     def __str__(self) -> str:
         """Return form and kinds as text."""
         numbers, dates = ([name for name, kind in self.kinds if kind == wanted] for wanted in (NUMBER, DATE))

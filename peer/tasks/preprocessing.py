@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import TaskError
 from peer.tasks.columns import Columns
@@ -81,6 +82,7 @@ class Preprocessing:
             )
         return cls(1.0, train.mean(0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist(), names)
 
+    @override
     def __str__(self) -> str:
         """Return the function as text."""
         if not self.changes_values:

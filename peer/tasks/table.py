@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.extras import require
 from coordinator_free_bootstrap.ordinary_file import content_of
@@ -62,6 +64,7 @@ class Form:
     decimal: str | None = None
     header: bool | None = None
 
+    @override
     def __str__(self) -> str:
         """Return the form as text."""
         if self.encoding in TYPED:

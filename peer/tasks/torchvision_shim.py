@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
 from coordinator_free_bootstrap.extras import require
@@ -62,6 +63,7 @@ def import_for_user_code() -> None:
 class _Finder(MetaPathFinder, Loader):
     """Finds only torchvision, once; its loader returns the module that `import_torchvision` has imported."""
 
+    @override
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "torchvision":
             return None
@@ -76,8 +78,10 @@ class _Finder(MetaPathFinder, Loader):
             found.loader = self
         return found
 
+    @override
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return self._module
 
+    @override
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec

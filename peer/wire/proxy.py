@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from typing_extensions import override
+
 from coordinator_free_bootstrap.errors import ConfigError, Option
 from coordinator_free_bootstrap.graph import split_address
 
@@ -56,6 +58,7 @@ class HttpProxy:
         """Return the proxy of this process's environment where ``--proxy`` is given, else None; raises as `of`."""
         return cls.of(os.environ) if wanted else None
 
+    @override
     def __str__(self) -> str:
         """Return ``host:port``."""
         return self.name

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from typing_extensions import override
+
 from coordinator_free_bootstrap import Graph, dump_graph, errors
 from coordinator_free_bootstrap.errors import (
     LocalProtocolError,
@@ -95,6 +97,7 @@ class Testbed:
         self._last: dict[str, Any] | None = None  # the answer that says how the peers have ended
         self._is_over = False
 
+    @override
     def __repr__(self) -> str:
         if self._process is None and not self._is_over:
             state, rounds = "not started", 0

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from peer.api.arguments import named_in_python
 from peer.api.choices import TaskChoice
 from peer.view.models.model_out import export_model, module_of, peer_of, read_model
@@ -155,6 +157,7 @@ class Run:
         """
         return export_model(self._report, peer_id, Path(to), model, self._task)
 
+    @override
     def __repr__(self) -> str:
         from peer.view.report.tables import of_peers, state_text
 
@@ -174,13 +177,16 @@ class _Models(Mapping[str, "dict[str, np.ndarray]"]):
         self._owner = owner  # a temporary directory stays as long as its run
         self._paths = {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
 
+    @override
     def __getitem__(self, name: str) -> dict[str, np.ndarray]:
         from peer.store.model_file import load_model
 
         return load_model(self._paths[name])[0]
 
+    @override
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths)
 
+    @override
     def __len__(self) -> int:
         return len(self._paths)

@@ -6,6 +6,8 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
+from typing_extensions import override
+
 _WIDTH = 30  # characters of the bar in a notebook
 
 
@@ -79,6 +81,7 @@ class _NotebookText:
     def __init__(self, line: str) -> None:
         self._line = line
 
+    @override
     def __repr__(self) -> str:
         return self._line
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
+from typing_extensions import override
 
 from peer.view.report.history_table import flat
 from peer.view.report.report import Report
@@ -41,6 +42,7 @@ class Mlflow(Tracker):
         self._peers: dict[int, str] = {}
         self._curves: dict[int, PeerCurves] = {}
 
+    @override
     def begin(self, about: About) -> None:
         """Start the run of all peers, with the settings as parameters, and those that one searches for as tags."""
         tags = {key: str(about.settings[f"run.{key}"]) for key in TAGS if f"run.{key}" in about.settings}
@@ -49,6 +51,7 @@ class Mlflow(Tracker):
         for first in range(0, len(params), PARAMS_BATCH):
             self._client.log_batch(self._all, params=params[first : first + PARAMS_BATCH])
 
+    @override
     def take(self, rows: Sequence[HistoryRow], everyone: Sequence[HistoryRow]) -> None:
         """Log the numbers of each row."""
         by_peer: dict[int, list[Metric]] = {}
@@ -62,6 +65,7 @@ class Mlflow(Tracker):
             self._log(self._peers[peer_id], metrics)
         self._log(self._all, [_point(name, value, row) for row in everyone for name, value in numbers(row).items()])
 
+    @override
     def close(self, report: Report) -> None:
         """Log the report's numbers and each peer's personalized model; end all runs."""
         run = report.run

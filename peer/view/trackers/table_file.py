@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from peer.store.files import storage_errors, write_atomic
 from peer.view.report.report import Report
 from peer.view.trackers.tracker import About, HistoryRow, Tracker
@@ -26,9 +28,11 @@ class TableFile(Tracker):
         with storage_errors("make", self._place.parent):
             self._place.parent.mkdir(parents=True, exist_ok=True)
 
+    @override
     def begin(self, about: About) -> None:
         """Do nothing: a table has the rows only."""
 
+    @override
     def take(self, rows: Sequence[HistoryRow], everyone: Sequence[HistoryRow]) -> None:
         """Add rows of peers; a later one of the same peer and round counts."""
         import pandas as pd
@@ -39,6 +43,7 @@ class TableFile(Tracker):
         table = pd.DataFrame([row for _, row in sorted(self._rows.items())])
         write_atomic(self._place, self._encoded(table))
 
+    @override
     def close(self, report: Report) -> None:
         """Do nothing: every `take` leaves a complete file."""
 
@@ -49,6 +54,7 @@ class TableFile(Tracker):
 class Csv(TableFile):
     """Comma-separated values with a header line; ``folded`` and ``missing`` are ids of neighbors with spaces between."""
 
+    @override
     def _encoded(self, table: Any) -> bytes:
         for name in table.columns:
             if table[name].dtype.kind == "O":
@@ -66,6 +72,7 @@ def _cell(value: Any) -> Any:
 class Parquet(TableFile):
     """Parquet, with nested columns such as ``folded`` as lists."""
 
+    @override
     def _encoded(self, table: Any) -> bytes:
         file = io.BytesIO()
         table.to_parquet(file, index=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
+from typing_extensions import override
 
 from peer.store.files import storage_errors
 from peer.view.report.report import Report
@@ -29,6 +30,7 @@ class TensorBoard(Tracker):
         self._writers: dict[str, SummaryWriter] = {}
         self._curves: dict[int, PeerCurves] = {}
 
+    @override
     def begin(self, about: About) -> None:
         """Make the folder of the run: a second one with the same name gets a number."""
         self._about, self._place, count = about, self._parent / about.name, 1
@@ -39,6 +41,7 @@ class TensorBoard(Tracker):
                 self._place = self._parent / f"{about.name}-{count}"
             self._place.mkdir()
 
+    @override
     def take(self, rows: Sequence[HistoryRow], everyone: Sequence[HistoryRow]) -> None:
         """Write the numbers of each row."""
         for row in rows:
@@ -51,6 +54,7 @@ class TensorBoard(Tracker):
         for each in self._writers.values():
             each.flush()
 
+    @override
     def close(self, report: Report) -> None:
         """Write the settings as hyperparameters, beside the results, and the manifest as text."""
         writer = self._writer("all")

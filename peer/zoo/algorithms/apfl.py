@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
@@ -54,10 +55,12 @@ class Apfl(Personal[ApflOptions, ApflState]):
         super().__init__(manifest, peer_id, graph)
         require_plain_sgd(self.name, manifest)
 
+    @override
     def begin(self, workspace: Workspace[ApflState]) -> ApflState:
         """Return the state before the first round, with the first alpha."""
         return replace(super().begin(workspace), alpha=self.options.alpha)
 
+    @override
     def train(self, workspace: Workspace[ApflState]) -> Fields:
         """Step w and v on the same batches."""
         w, v, alpha = workspace.models.model(SHARED), workspace.models.model(PERSONAL).copy(), workspace.state.alpha
@@ -87,6 +90,7 @@ class Apfl(Personal[ApflOptions, ApflState]):
         plan = workspace.plan(workspace.seed("train", number))
         return workspace.fit(model, replace(plan, indices=batch, batch_size="all", epochs=1))
 
+    @override
     def evaluation_model(self, workspace: Workspace[ApflState]) -> Vector:
         """Return alpha v + (1 - alpha) w."""
         alpha = workspace.state.alpha

@@ -25,6 +25,7 @@ from typing import Literal
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Manifest
@@ -93,6 +94,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
     result_is_model = False
 
     @classmethod
+    @override
     def parse_options(cls, manifest: Manifest) -> BlendOptions:
         """Validate ``run.options``, and choose the start where they leave it open."""
         options = super().parse_options(manifest)
@@ -106,11 +108,13 @@ class Blend(Dfca[BlendOptions, BlendState]):
         return options
 
     @classmethod
+    @override
     def slot_count(cls, manifest: Manifest) -> int:
         """Return k + 1: the clusters and the shared model."""
         return manifest.clusters + 1
 
     @classmethod
+    @override
     def private_count(cls, manifest: Manifest) -> int:
         """Return 3: the own model and the two tuned ones."""
         return 3
@@ -127,6 +131,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 
+    @override
     def offers(
         self, state: BlendState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
@@ -138,6 +143,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
             offer if offer.slot == self.shared else replace(offer, numbers=Numbers.of(state.pooled)) for offer in found
         )
 
+    @override
     def rejects(self, state: BlendState, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse what DFCA refuses, and numbers that are no weights."""
         rejection = super().rejects(state, header, select)
@@ -150,6 +156,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
+    @override
     def assign(self, workspace: Workspace[BlendState]) -> BlendState:
         """Choose the cluster as in DFCA; it and the shared model train. When relaying, the shared model has mass 1."""
         state = super().assign(workspace)
@@ -158,6 +165,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
             state = replace(state, masses=(*state.masses[: self.shared], 1.0))
         return state
 
+    @override
     def train(self, workspace: Workspace[BlendState]) -> Fields:
         """Train cluster, shared and own model, on the samples that are not held out; before it, in mid-run, weigh all models."""
         r, trained = workspace.round_index, workspace.state.trained
@@ -175,6 +183,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
         )
 
     @property
+    @override
     def held_out(self) -> float:
         """The share of the training samples that decide; the others train until then."""
         return self.options.held_out
@@ -185,6 +194,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
 
     # ---- the choice -------------------------------------------------------------------------------------------------
 
+    @override
     def close(self, workspace: Workspace[BlendState]) -> BlendState:
         """Merge and choose the cluster as in DFCA; average the weights with those of neighbors."""
         pooled = self._pooled(workspace)
@@ -254,6 +264,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
 
     # ---- results ----------------------------------------------------------------------------------------------------
 
+    @override
     def evaluate(self, workspace: Workspace[BlendState]) -> Fields:
         """Return the metrics of the mixed predictions; before the choice, of the shared model."""
         shared = workspace.learner.evaluate(workspace.models.model(self.shared))
@@ -266,6 +277,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
         shown = {"blend": dict(zip(names, weights, strict=True)), **self.shown_seeds(workspace)}
         return found | {"metric_shared": shared.metric, "state": shown}
 
+    @override
     def final(self, workspace: Workspace[BlendState]) -> tuple[Vector, Fields]:
         """Tune once more, guarded, on all samples; return the model of the largest weight and the metrics of the mixture."""
         self._choose(workspace)

@@ -6,6 +6,8 @@ the own w takes part in them with a weight too. A center in which no model takes
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm, OptionsT, StateT
@@ -18,6 +20,7 @@ class OwnNearCenters(Algorithm[OptionsT, StateT]):
     """A model w of the peer's own, and centers; a subclass says with which weights models take part in them."""
 
     @classmethod
+    @override
     def slot_count(cls, manifest: Manifest) -> int:
         """Return K + 1: the centers, then the own model w."""
         return manifest.clusters + 1
@@ -32,6 +35,7 @@ class OwnNearCenters(Algorithm[OptionsT, StateT]):
         """The slot of w, the only one that is pushed."""
         return self.slots - 1
 
+    @override
     def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse models other than w, and numbers in the header that cannot be right."""
         if header.slot != self.own:
@@ -45,6 +49,7 @@ class OwnNearCenters(Algorithm[OptionsT, StateT]):
         """Return what is wrong with the numbers in a header, and what is allowed; "": nothing."""
         raise NotImplementedError
 
+    @override
     def deferred_slots(self, state: StateT, round_index: int) -> frozenset[int]:
         """Return all centers: w is still in training when arrivals come."""
         return frozenset(range(self.clusters))
@@ -53,6 +58,7 @@ class OwnNearCenters(Algorithm[OptionsT, StateT]):
         """Return the weight of the own w in a center, given the summed weight of the arrivals; 0: it takes no part."""
         raise NotImplementedError
 
+    @override
     def merge(self, workspace: Workspace[StateT]) -> None:
         """Average the own w and the arrivals into each center."""
         for center in range(self.clusters):
@@ -61,6 +67,7 @@ class OwnNearCenters(Algorithm[OptionsT, StateT]):
                 workspace.models.replace(center, workspace.models.model(self.own).copy())
             workspace.models.merge(center, share)
 
+    @override
     def evaluation_model(self, workspace: Workspace[StateT]) -> Vector:
         """Return w."""
         return workspace.models.model(self.own)

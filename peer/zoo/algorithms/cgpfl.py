@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from typing_extensions import override
 
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms import labels, sketches
@@ -36,11 +37,13 @@ class Cgpfl(CgpflDecisions):
 
     # ---- the start --------------------------------------------------------------------------------------------------
 
+    @override
     def initial_models(self, learner: Learner) -> tuple[list[Vector], bool]:
         """Return copies of one model, equal on all peers."""
         first = learner.initial_model(derive_seed(self.manifest.seed, "initial", 0))
         return [first.copy() for _ in range(self.held)], True
 
+    @override
     def begin(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Return the state before the first training: no label yet, unless there is one center alone."""
         count = None if self.auto else self.clusters
@@ -48,6 +51,7 @@ class Cgpfl(CgpflDecisions):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
+    @override
     def assign(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Train w; a peer without a label takes the center of lowest training loss."""
         state = replace(self._new_round(workspace), trained=(self.own,))
@@ -56,6 +60,7 @@ class Cgpfl(CgpflDecisions):
         losses = [workspace.learner.mean_loss(workspace.models.model(k)) for k in range(self.count(state))]
         return replace(state, label=int(np.argmin(losses)))
 
+    @override
     def sit_out(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Train nothing; w takes part in the own centers as the round starts it: equal to the center of the label."""
         models, state = workspace.models, replace(self._new_round(workspace), trained=())
@@ -67,6 +72,7 @@ class Cgpfl(CgpflDecisions):
         t = workspace.round_index
         return replace(workspace.state, costs=(), sketches=None, round_index=t, averaging=t > 0)
 
+    @override
     def train(self, workspace: Workspace[CgpflState]) -> Fields:
         """Do R local rounds on theta and w, from the center of the label; then take the label of the nearest center."""
         models, state = workspace.models, workspace.state
@@ -85,6 +91,7 @@ class Cgpfl(CgpflDecisions):
 
     # ---- the exchange -----------------------------------------------------------------------------------------------
 
+    @override
     def end_step(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Average or cluster models, mix cost curves, or align labels: what the step has exchanged."""
         t, step = workspace.round_index, workspace.step
@@ -107,6 +114,7 @@ class Cgpfl(CgpflDecisions):
         workspace.state = state
         return state
 
+    @override
     def close(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """End the last step."""
         state = replace(self.end_step(workspace), costs=(), sketches=None)
@@ -235,15 +243,18 @@ class Cgpfl(CgpflDecisions):
 
     # ---- catching up, and the result --------------------------------------------------------------------------------
 
+    @override
     def adopt(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Average the pulled centers, and choose the label anew; w and theta stay."""
         self.average_pulled(workspace, range(self.clusters))
         return replace(workspace.state, anchor=None, label=self.first_label)
 
+    @override
     def evaluation_model(self, workspace: Workspace[CgpflState]) -> Vector:
         """Return theta."""
         return workspace.models.model(self.personal)
 
+    @override
     def evaluate(self, workspace: Workspace[CgpflState]) -> Fields:
         """Return the metrics of theta, the metric value of the peer's center, and K."""
         state = workspace.state

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
@@ -93,12 +94,14 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
             )
 
     @classmethod
+    @override
     def slot_count(cls, manifest: Manifest) -> int:
         """Return the number of centers, with ``auto`` the largest K, and 1 for the own model w."""
         options = cls.parse_options(manifest)
         return 1 + (options.clusters_max if options.clusters == "auto" else manifest.clusters)
 
     @classmethod
+    @override
     def private_count(cls, manifest: Manifest) -> int:
         """Return 1: theta, the personal model."""
         return 1
@@ -119,6 +122,7 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
         largest = max(self.graph.degrees) + 1
         return max(1, min(self.clusters, largest // 2))
 
+    @override
     def kept_models(self) -> int:
         """Return the number of neighbors: in round 0, their models are kept until they are clustered."""
         return self.degree
@@ -132,6 +136,7 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
             else 0
         )
 
+    @override
     def steps(self, round_index: int) -> int:
         """Return 1, and the steps that carry numbers without models."""
         if self.clusters == 1:
@@ -165,6 +170,7 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
         """Return whether K is known: from the manifest, from round 0, or from a neighbor."""
         return not self.auto or state.clusters is not None
 
+    @override
     def offers(
         self, state: CgpflState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
@@ -177,6 +183,7 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
             return ()
         return (Offer(self.own, state.sample_count, numbers=Numbers.of(state.label, self.count(state))),)
 
+    @override
     def wrong_numbers(self, header: ModelHeader) -> str:
         """Return what is wrong with a label and a number of clusters."""
         numbers = header.numbers
@@ -187,6 +194,7 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
             return f"expected a label from 0 to K - 1, and K from {counts[0]} to {counts[-1]}, got {numbers}"
         return ""
 
+    @override
     def targets(self, state: CgpflState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold w into the center that it names. Keep it in round 0, and where this peer does not know K yet."""
         if header.round_index == 0:
@@ -202,6 +210,7 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
         """The label of a peer that has chosen none: 0 where there is one center alone."""
         return 0 if self.clusters == 1 else None
 
+    @override
     def own_share(self, state: CgpflState, cluster: int, folded: float) -> float:
         """Return the weight of w in the center of its label, in the step that exchanges models."""
         has_model = state.has_trained or self.clusters == 1
@@ -209,6 +218,7 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
             return 0.0
         return self.own_weight(folded)
 
+    @override
     def tells(self, state: CgpflState, round_index: int, step: int) -> Numbers:
         """Return the cost curve, or anchor, hops, K and the sketches of the K centers; nothing without centers."""
         if self.kind(round_index, step) == "costs":
@@ -217,6 +227,7 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
             return NO_NUMBERS
         return Numbers.of(state.anchor, self.count(state), state.sketches)
 
+    @override
     def rejects_pass(self, state: CgpflState, message: Pass) -> Refusal | None:
         """Refuse numbers in a step without them, cost curves out of range, and anchors or sketches that cannot be."""
         numbers, kind = message.numbers, self.kind(message.round_index, message.step)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from peer.algorithms.learner import Fields
 from peer.algorithms.workspace import Workspace
@@ -37,6 +38,7 @@ class Ditto(Personal[DittoOptions]):
     name = "ditto"
     Options = DittoOptions
 
+    @override
     def train(self, workspace: Workspace) -> Fields:
         """Train the personal model near the shared one as it is, then the shared one."""
         options, models = self.options, workspace.models

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
@@ -108,10 +109,12 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
             )
 
     @classmethod
+    @override
     def private_count(cls, manifest: Manifest) -> int:
         """Return 1: the model of the best validation score so far."""
         return 1
 
+    @override
     def kept_models(self) -> int:
         """Return the largest batch that GGC or BGGC reads: all neighbors, or B_c of them."""
         if self.options.budget is None:
@@ -149,12 +152,14 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 
+    @override
     def steps(self, round_index: int) -> int:
         """Return the steps of the preprocessing, those of the peer with the most neighbors; else one, with budget 1 none."""
         if self.rebuilding(round_index):
             return max(len(self._sizes(degree)) for degree in self.graph.degrees)
         return int(self.options.budget != 1)
 
+    @override
     def asking(self, round_index: int) -> bool:
         """Return whether peers ask for models: in all rounds but those of a preprocessing."""
         return not self.rebuilding(round_index) and self.options.budget != 1
@@ -172,6 +177,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         drawn = generator(self.manifest.seed, "unprepared", self.peer_id).permutation(len(neighbors))[:most]
         return sorted(neighbors[int(at)] for at in drawn)
 
+    @override
     def asks(self, state: DpflState, round_index: int) -> frozenset[int]:
         """Return the potential collaborators, or in rounds without GGC the collaborators; of them a share, drawn at random."""
         pool = self.candidates(state)
@@ -181,6 +187,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         drawn = generator(self.manifest.seed, "asked", self.peer_id, round_index).permutation(len(pool))[:count]
         return frozenset(pool[int(at)] for at in drawn)
 
+    @override
     def offers(
         self, state: DpflState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
@@ -193,16 +200,19 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
                 return ()
         return (Offer(CURRENT, state.sample_count),)
 
+    @override
     def rejects(self, state: DpflState, header: ModelHeader, select: Select | None) -> Refusal | None:
         """Refuse any slot but 0."""
         return refuse_slot(header, self.slots)
 
+    @override
     def targets(self, state: DpflState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Keep the models of this round until GGC has seen them; use no other."""
         return () if state.trained and header.round_index == state.round_index else None
 
     # ---- work -------------------------------------------------------------------------------------------------------
 
+    @override
     def begin(self, workspace: Workspace[DpflState]) -> DpflState:
         """Return the state before the first training.
 
@@ -217,14 +227,17 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
             )
         return super().begin(workspace)
 
+    @override
     def assign(self, workspace: Workspace[DpflState]) -> DpflState:
         """Train the current model."""
         return replace(workspace.state, trained=(CURRENT,), round_index=workspace.round_index)
 
+    @override
     def sit_out(self, workspace: Workspace[DpflState]) -> DpflState:
         """Train nothing and use no arrival."""
         return replace(super().sit_out(workspace), round_index=workspace.round_index)
 
+    @override
     def train(self, workspace: Workspace[DpflState]) -> Fields:
         """Train the current model, tau_init epochs at the first time; remember it if its validation score is the best so far."""
         epochs, best = workspace.manifest.local_epochs, workspace.state.best
@@ -247,6 +260,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         coins = generator(self.manifest.seed, "coins", self.peer_id, workspace.round_index)
         return GreedyChoice(own, weight, loss, coins, self.options.budget)
 
+    @override
     def end_step(self, workspace: Workspace[DpflState]) -> DpflState:
         """Read the batch of one step of the preprocessing."""
         if workspace.state.trained:
@@ -267,6 +281,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
             for peer in batch:
                 choice.consider(peer, *arrived[peer])
 
+    @override
     def close(self, workspace: Workspace[DpflState]) -> DpflState:
         """Choose collaborators, or keep those of before, and average (Eq. 4)."""
         self.merge(workspace)
@@ -299,12 +314,14 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
             workspace.models.replace(CURRENT, choice.average())
         return replace(found, collaborators=chosen)
 
+    @override
     def adopt(self, workspace: Workspace[DpflState]) -> DpflState:
         """Catch up with the models of potential collaborators only."""
         candidates = self.candidates(workspace.state)
         workspace.pulled = {peer: models for peer, models in workspace.pulled.items() if peer in candidates}
         return super().adopt(workspace)
 
+    @override
     def evaluate(self, workspace: Workspace[DpflState]) -> Fields:
         """Return the metrics of the remembered model, the metric value of the average, and the collaborators."""
         state = workspace.state
@@ -316,6 +333,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
             "state": links | {"gain": state.gain},
         }
 
+    @override
     def evaluation_model(self, workspace: Workspace[DpflState]) -> Vector:
         """Return the model of the best validation score."""
         return workspace.models.model(BEST)

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Fields, measured, training_fields
@@ -35,11 +36,13 @@ class FedEM(Algorithm):
     default_mix = "metropolis"
     result_is_model = False
 
+    @override
     def begin(self, workspace: Workspace) -> AlgorithmState:
         """Return the state before the first round, with uniform pi."""
         mixture = (1.0 / self.slots,) * self.slots
         return replace(super().begin(workspace), trained=tuple(range(self.slots)), mixture=mixture)
 
+    @override
     def assign(self, workspace: Workspace) -> AlgorithmState:
         """Do the E-step, and compute pi of the M-step; all models train."""
         losses = [workspace.learner.sample_losses(workspace.models.model(slot)) for slot in range(self.slots)]
@@ -53,6 +56,7 @@ class FedEM(Algorithm):
             cluster_index=int(np.argmax(mixture)),
         )
 
+    @override
     def train(self, workspace: Workspace) -> Fields:
         """Train each model with its sample weights q; a batch's loss is divided by its size, not by the sum of weights."""
         shares = workspace.scratch["shares"]
@@ -61,6 +65,7 @@ class FedEM(Algorithm):
         }
         return training_fields([workspace.fit_slot(slot, plan) for slot, plan in plans.items()])
 
+    @override
     def evaluate(self, workspace: Workspace) -> Fields:
         """Return the metrics of the mixed predictions."""
         models = [workspace.models.model(slot) for slot in range(self.slots)]
@@ -74,6 +79,7 @@ class FedEM(Algorithm):
             state |= division(likeliest, self.slots, true=workspace.true_cluster, classes=classes)
         return measured(result) | {"state": state}
 
+    @override
     def final(self, workspace: Workspace) -> tuple[Vector, Fields]:
         """Return the model of the largest pi; the metrics are those of the mixed predictions."""
         main = int(np.argmax(workspace.state.mixture))

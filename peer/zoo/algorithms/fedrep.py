@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.base import Algorithm
@@ -45,6 +46,7 @@ class FedRep(Personal[FedRepOptions]):
     name = "fedrep"
     Options = FedRepOptions
 
+    @override
     def travelling(self, schema: Schema) -> Schema:
         """Return the tensors of the body.
 
@@ -85,12 +87,14 @@ class FedRep(Personal[FedRepOptions]):
             start += size
         return result
 
+    @override
     def initial_models(self, learner: Learner) -> tuple[list[Vector], bool]:
         """Return the body and the whole of one first model, equal on all peers."""
         self.travelling(learner.schema)  # a head that leaves nothing is refused here
         (first, whole), common = super().initial_models(learner)
         return [self.body_of(learner.schema, first), whole], common
 
+    @override
     def train(self, workspace: Workspace) -> Fields:
         """Train head and body; the body alone goes to slot 0."""
         schema, whole = workspace.learner.schema, self.evaluation_model(workspace)
@@ -108,11 +112,13 @@ class FedRep(Personal[FedRepOptions]):
         workspace.models.replace(PERSONAL, whole)
         return training_fields([stats])
 
+    @override
     def evaluation_model(self, workspace: Workspace) -> Vector:
         """Return the own head on the averaged body."""
         schema, models = workspace.learner.schema, workspace.models
         return self.joined(schema, models.model(PERSONAL), models.model(SHARED))
 
+    @override
     def evaluate(self, workspace: Workspace) -> Fields:
         """Return the metrics of the own head on the averaged body; a body alone predicts nothing."""
         return Algorithm.evaluate(self, workspace)

@@ -19,6 +19,7 @@ from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from coordinator_free_bootstrap.seeds import derive_seed, uniform
 from peer.algorithms.learner import Fields, Learner, training_fields
@@ -76,12 +77,14 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
     unused_keys = ("mix",)  # importances are the weights
 
     @property
+    @override
     def common_start(self) -> bool:
         """Whether ``initialization`` is ``global``."""
         return self.options.initialization == "global"
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 
+    @override
     def offers(
         self, state: FedSoftState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
@@ -90,6 +93,7 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
             return ()
         return (Offer(self.own, state.sample_count, numbers=Numbers.of(state.shares)),)
 
+    @override
     def wrong_numbers(self, header: ModelHeader) -> str:
         """Return what is wrong with shares that are no importances (or no flags)."""
         shares, most = header.numbers, 1 + self.clusters * self.options.sigma
@@ -101,11 +105,13 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
         fits = all(0 < u <= 1 for u in shares) and 1 - 1e-6 <= math.fsum(shares) <= most + 1e-6
         return "" if fits else f"shares: expected numbers above 0 with a sum from 1 to {most:g}, got {shares}"
 
+    @override
     def targets(self, state: FedSoftState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold w_j into every center s with weight u_js n_j, or 1 where it drew s."""
         count = header.sample_count if self.options.variant == "weighted" else 1
         return tuple(Target(s, share * count) for s, share in enumerate(header.numbers) if share > 0)
 
+    @override
     def own_share(self, state: FedSoftState, cluster: int, folded: float) -> float:
         """Return the weight of the own w in a center; 0 before its first training."""
         count = state.sample_count if self.options.variant == "weighted" else 1
@@ -113,16 +119,19 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
 
     # ---- work -------------------------------------------------------------------------------------------------------
 
+    @override
     def initial_models(self, learner: Learner) -> tuple[list[Vector], bool]:
         """Return the S centers, drawn as in DFCA, and a w that the first training replaces."""
         models, common = super().initial_models(learner)
         models[self.own] = learner.initial_model(derive_seed(self.manifest.seed, "initial", 0))
         return models, common
 
+    @override
     def begin(self, workspace: Workspace[FedSoftState]) -> FedSoftState:
         """Return the state before the first division of the samples."""
         return replace(super().begin(workspace), trained=(), shares=(0.0,) * self.clusters)
 
+    @override
     def assign(self, workspace: Workspace[FedSoftState]) -> FedSoftState:
         """Every tau_e rounds, compute u; draw the flags of ``select``."""
         state = replace(workspace.state, trained=(self.own,))
@@ -145,11 +154,13 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
         drawn = [uniform(self.manifest.seed, "fedsoft", self.peer_id, round_index, s) for s in range(self.clusters)]
         return tuple(float(z < chance) for z, chance in zip(drawn, chances, strict=True))
 
+    @override
     def sit_out(self, workspace: Workspace[FedSoftState]) -> FedSoftState:
         """Train nothing; with ``select``, take no part in the own centers either."""
         state = super().sit_out(workspace)
         return state if self.options.variant == "weighted" else replace(state, shares=(0.0,) * self.clusters)
 
+    @override
     def train(self, workspace: Workspace[FedSoftState]) -> Fields:
         """Train w near the centers; the first training starts at their mixture."""
         models, u = workspace.models, workspace.state.importance
@@ -161,11 +172,13 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
         workspace.state = replace(workspace.state, has_trained=True)
         return training_fields([stats])
 
+    @override
     def adopt(self, workspace: Workspace[FedSoftState]) -> FedSoftState:
         """Average the pulled centers; the own w stays, and the samples are divided anew."""
         self.average_pulled(workspace, range(self.clusters))
         return replace(workspace.state, importance=())
 
+    @override
     def evaluate(self, workspace: Workspace[FedSoftState]) -> Fields:
         """Return the metrics of w, the metric value of the center that has most of the training samples, and their division."""
         state = workspace.state

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
@@ -44,10 +45,12 @@ class Ifca(NearestCluster[IfcaOptions]):
         self.idle_folds = self.options.idle_folds
 
     @property
+    @override
     def common_start(self) -> bool:
         """Whether ``initialization`` is ``global``."""
         return self.options.initialization == "global"
 
+    @override
     def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold into the own cluster only; None for an arrival of another cluster."""
         return super().targets(state, header) if header.slot == state.cluster_index else None

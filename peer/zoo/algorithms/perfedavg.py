@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
@@ -44,10 +45,12 @@ class PerFedAvg(Personal[PerFedAvgOptions]):
         require_plain_sgd(self.name, manifest)
 
     @classmethod
+    @override
     def private_count(cls, manifest: Manifest) -> int:
         """Return 0: the personal model is made from w when it is needed."""
         return 0
 
+    @override
     def train(self, workspace: Workspace) -> Fields:
         """Take the meta-steps of a round; each has two mini-batches, one for w' and one for the step of w."""
         w, done = workspace.models.model(SHARED).copy(), []
@@ -69,6 +72,7 @@ class PerFedAvg(Personal[PerFedAvgOptions]):
         rate = self.options.inner_learning_rate or workspace.learning_rate
         return workspace.fit(w, replace(plan, learning_rate=rate))[0]
 
+    @override
     def evaluation_model(self, workspace: Workspace) -> Vector:
         """Return w after ``adapt_steps`` steps on mini-batches of the own training data."""
         plan = replace(workspace.plan(workspace.seed("adapt")), epochs=self.options.adapt_steps, unit="step")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from typing_extensions import override
+
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm, OptionsT, StateT
@@ -21,14 +23,17 @@ class Personal(Algorithm[OptionsT, StateT]):
     clustered = False
 
     @classmethod
+    @override
     def private_count(cls, manifest: Manifest) -> int:
         """Return 1: the personal model."""
         return 1
 
+    @override
     def evaluation_model(self, workspace: Workspace[StateT]) -> Vector:
         """Return the personal model."""
         return workspace.models.model(PERSONAL)
 
+    @override
     def evaluate(self, workspace: Workspace[StateT]) -> Fields:
         """Return the metrics of the personal model, and the metric value of the shared one."""
         shared = workspace.learner.evaluate(workspace.models.model(SHARED))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pydantic import Field
+from typing_extensions import override
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
@@ -50,10 +51,12 @@ class PFedMe(Personal[PFedMeOptions, PFedMeState]):
         super().__init__(manifest, peer_id, graph)
         check_local_rounds(self.name, manifest, self.options)
 
+    @override
     def deferred_slots(self, state: PFedMeState, round_index: int) -> frozenset[int]:
         """Return w, in every round: with beta < 1 the close needs the w that no arrival has changed."""
         return frozenset({SHARED})
 
+    @override
     def train(self, workspace: Workspace[PFedMeState]) -> Fields:
         """Do R local rounds on theta and w."""
         start, first = workspace.models.model(SHARED), not workspace.state.has_trained
@@ -64,6 +67,7 @@ class PFedMe(Personal[PFedMeOptions, PFedMeState]):
         workspace.state = replace(workspace.state, has_trained=True)
         return training_fields(done)
 
+    @override
     def close(self, workspace: Workspace[PFedMeState]) -> PFedMeState:
         """Average w; with beta < 1, keep a share of the own w."""
         own = workspace.models.share(SHARED)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from torch import nn
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ShardError
 from coordinator_free_bootstrap.manifest import Manifest
@@ -43,13 +44,13 @@ class NamedModelTask(DealtTask):
         self.kind = "regression" if classes is None else "classification"
 
     @property
+    @override
     def open_options(self) -> tuple[str, ...]:
-        """The options that say what is in the data of a peer, as far as the manifest leaves them to these data."""
         known = DATASETS[self._manifest.task].options.model_fields
         return tuple(name for name in OPEN if name in known and name not in self._manifest.task_options)
 
+    @override
     def make_model(self) -> nn.Module:
-        """Return the model of the manifest, or the default model of the data set."""
         return SOURCES[self._manifest.task].make_model(self._manifest, self._sample_shape, self._outputs)
 
 
@@ -72,16 +73,16 @@ class BuiltinTask(NamedModelTask):
         super().__init__(manifest, pool.sample_shape, self._deal.classes, self._deal.outputs)
 
     @property
+    @override
     def pool_names(self) -> tuple[str, ...] | None:
-        """Names of the labels of the whole data set, before a split renames those of some peers."""
         return self._deal.pool.class_names
 
     def split(self) -> list[PeerSplit]:
         """Return the samples of all peers; computed once per process."""
         return self._deal.split()
 
+    @override
     def load_shard(self, peer_id: int) -> Shard:
-        """Return the samples of one peer from the pool."""
         return self._deal.shard(peer_id)
 
 
@@ -110,12 +111,12 @@ class ShardTask(NamedModelTask):
         super().__init__(manifest, shape, classes, outputs_for(self._shard.train_y, classes))
 
     @property
+    @override
     def open_options(self) -> tuple[str, ...]:
-        """As of the table or the pictures; in a shard file they are decided."""
         return () if self._is_file else super().open_options
 
+    @override
     def load_shard(self, peer_id: int) -> Shard:
-        """Return the shard; ``peer_id`` is not used."""
         return self._shard
 
 
@@ -185,37 +186,40 @@ class NamedData(DataSource):
     dataset: DataSet
 
     @property
+    @override
     def local_options(self) -> frozenset[str]:
         """As the entry says."""
         return self.dataset.local_options
 
     @property
+    @override
     def reads_files(self) -> bool:
         """As the entry says."""
         return self.dataset.reads_files
 
+    @override
     def check(self, manifest: Manifest) -> None:
-        """Check the names of split and model, and the keys of all options."""
         dataset = self.dataset
         dataset.read(manifest.task_options)
         check_split(manifest)
         group_column(manifest)
         check_model_name(manifest.model or dataset.model[0], manifest.model_options)
 
+    @override
     def dealt(self, manifest: Manifest, peers: int, data_root: Path | None, download: bool) -> BuiltinTask:
-        """Return the task with the samples that the peers of a run share."""
         return BuiltinTask(manifest, peers, data_root, download)
 
+    @override
     def of_device(self, manifest: Manifest, path: Path) -> ShardTask:
         """Return the task with a device's own file or folder."""
         return ShardTask(manifest, path)
 
+    @override
     def preload(self, manifest: Manifest, peers: int, data_root: Path | None) -> None:
-        """Load and split the samples once; they stay in memory."""
         BuiltinTask(manifest, peers, data_root, download=False).split()
 
+    @override
     def make_model(self, manifest: Manifest, sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """Return a new model of the manifest, or the default model of the data set."""
         return model_of(manifest, self.dataset.model, sample_shape, outputs)
 
 

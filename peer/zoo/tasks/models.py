@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.extras import is_installed
@@ -208,6 +209,7 @@ def _dpfl_cnn(shape: InputShape, outputs: int, options: NoOptions) -> nn.Module:
 class _GreyToColor(nn.Module):
     """Repeat the one channel of grey images, because torchvision's models expect three."""
 
+    @override
     def forward(self, images: Tensor) -> Tensor:
         return images.expand(-1, 3, -1, -1)
 

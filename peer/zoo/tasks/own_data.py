@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from torch import nn
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
@@ -60,6 +61,7 @@ class Data(DealtTask):
         self.classes, self.class_names = pool.classes, pool.class_names
         self.kind = "regression" if pool.classes is None else "classification"
 
+    @override
     def dealt(self, manifest: Manifest, peers: int) -> Self:
         """Return this task for the peers of a run, who share the samples as the manifest says.
 
@@ -76,28 +78,30 @@ class Data(DealtTask):
         return found
 
     @property
+    @override
     def pool_names(self) -> tuple[str, ...] | None:
-        """Names of the labels of all samples, before a split renames those of some peers."""
         return self._pool.class_names
 
     def _default_model(self) -> NamedModel:
         shape = self._pool.sample_shape
         return PICTURES if len(shape) == 3 and min(shape[1:]) >= PICTURE_SIDE_MIN else ROWS
 
+    @override
     def make_model(self) -> nn.Module:
         """Return the model of the manifest, or the default for rows or pictures."""
         manifest = Manifest() if self._deal is None else self._deal.manifest
         outputs = outputs_for(self._pool.y, self.classes)
         return model_of(manifest, self._default_model(), self._pool.sample_shape, outputs)
 
+    @override
     def load_shard(self, peer_id: int) -> Shard:
-        """Return the samples of one peer."""
         if self._deal is None:
             raise TaskError(
                 "peer.Data: expected a run to deal the samples to, got none. Give the object to peer.simulate, or dealt()."
             )
         return self._deal.shard(peer_id)
 
+    @override
     def __repr__(self) -> str:
         what = "" if self.classes is None else f": {', '.join(self.class_names or ())}"
         shape = list(self._pool.sample_shape)

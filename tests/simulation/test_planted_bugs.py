@@ -56,7 +56,7 @@ FOUND_AT = {
     "the_mixture_is_never_computed_again": "fedspd 3",
     "a_lost_tunnel_is_never_opened_again": "seed 117",
     "a_tunnel_leads_to_another_neighbor_of_its_holder": "seed 4",
-    "what_a_lost_tunnel_carried_is_taken_as_delivered": "seed 776",
+    "what_a_lost_tunnel_carried_is_taken_as_delivered": "seed 579",
     "numbers_of_a_later_step_are_read": "seed 118",
 }
 SELECTING = ("fedspd", "fedspd, broadcast", "fedspd, metropolis", "fedspd, paper form")

@@ -1,17 +1,20 @@
 """What a redesign changed: a table of this tree beside an earlier commit, measured in turn on one machine.
 
-    python benchmarks/before_after.py BASE [--repeats 5] [--save]
+    python benchmarks/before_after.py BASE [--repeats 5] [--tests] [--save]
 
 - Sizes: `.ci/size.py` of this tree counts both.
+- Places: files of the product that name one counter, and one option of `peer run`; the same ones in both trees.
 - Path: `path.py` of this tree traces both. It knows BASE by the names that changed since (`RENAMED`).
 - Transfer: processor ms per directed transfer, both ends together, four peers as processes; each tree's own benchmark.
 - Engine step: processor ms in `Engine.step`, eight peers in one process; the median of the repeats, the trees in turn.
+- Tests (with ``--tests``, about ten minutes): what `make test` runs, once in each tree.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -23,6 +26,9 @@ from types import ModuleType
 from record import new_parser, record
 
 ROOT = Path(__file__).parents[1]
+PRODUCT = ("peer", "coordinator_free_bootstrap")
+PLACES = {"a counter, `duplicates_dropped`": "duplicates_dropped", "an option, `tell_clusters`": "tell_clusters"}
+PASSED = re.compile(r"(\d+) passed.* in ([\d.]+)s")
 SIZES = ("files", "lines", "tokens", "prose words")
 RENAMED = {
     "PeerServicer": "PeerService",
@@ -59,21 +65,38 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    def files_naming(self, word: str) -> int:
+        """Return how many files of the product have this word."""
+        found = re.compile(rf"\b{word}\b")
+        sources = [path for folder in PRODUCT for path in (self.root / folder).rglob("*.py")]
+        return sum(found.search(path.read_text(encoding="utf-8")) is not None for path in sources)
+
     def numbers(self, program: str) -> list[float]:
         """Return the numbers in the last line that a program prints, run in this tree.
 
         Raises:
             RuntimeError: the program failed.
         """
-        paths = os.pathsep.join([str(self.root), str(self.root / "benchmarks")])
-        environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         asked = [sys.executable, "-c", program]
-        done = subprocess.run(asked, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
+        done = self._run(asked)
         if done.returncode:
             raise RuntimeError(
                 f"expected numbers from {self.root}, got exit code {done.returncode}:\n{done.stderr[-2000:]}"
             )
         return [float(word) for word in done.stdout.split("\n")[-2].split()]
+
+    def tests(self, workers: int = 3) -> tuple[int, float]:
+        """Return how many tests passed, and seconds, of what `make test` runs."""
+        done = self._run([sys.executable, "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadfile"])
+        found = PASSED.search(done.stdout)
+        if found is None:
+            raise RuntimeError(f"expected a count of tests from {self.root}, got:\n{done.stdout[-2000:]}")
+        return int(found[1]), float(found[2])
+
+    def _run(self, asked: list[str]) -> subprocess.CompletedProcess[str]:
+        paths = os.pathsep.join([str(self.root), str(self.root / "benchmarks")])
+        environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        return subprocess.run(asked, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
 
     def module(self, *names: str) -> str:
         """Return the first of the names that is a benchmark of this tree."""
@@ -112,6 +135,7 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("base", help="the commit before")
     parser.add_argument("--repeats", type=int, default=5, help="of what takes time")
+    parser.add_argument("--tests", action="store_true", help="run the tests of both")
     given, size = parser.parse_args(), size_script()
     with tempfile.TemporaryDirectory() as folder:
         size.extract(ROOT, given.base, Path(folder))
@@ -130,6 +154,8 @@ def main() -> None:
             rows += [[f"{label}: {column}", *(f"{row[column]:,}" for row in summed)] for column in SIZES[:2]]
         counts = [size.counts(tree.root) for tree in trees]
         rows += [[name, *(f"{count[name]:,}" for count in counts)] for name in counts[0]]
+        for label, word in PLACES.items():
+            rows.append([f"files that name {label}", *(f"{tree.files_naming(word)}" for tree in trees)])
         make_runnable(before.root)
         paths = [tree.numbers(PATH) for tree in trees]
         names = ("files", "calls", "files until answered", "calls until answered")
@@ -146,6 +172,10 @@ def main() -> None:
             ]
             medians = [statistics.median(values) for values in zip(*repeats, strict=True)]
             rows.append([label, *(f"{value:.3f}" for value in medians)])
+        if given.tests:
+            results = [tree.tests() for tree in trees]
+            rows.append(["tests that pass", *(f"{passed:,}" for passed, _ in results)])
+            rows.append(["tests, seconds", *(f"{seconds:.0f}" for _, seconds in results)])
     record(
         "before-after",
         "Before and after the kernel and its rings",

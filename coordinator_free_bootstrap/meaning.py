@@ -27,7 +27,7 @@ _NAMES_SHOWN, _VALUE_CHARS_SHOWN = 8, 160
 _SETTING_CHARS_MAX = 2000  # of a setting in a refusal, since a neighbor's names are in it
 RAW, SCALED, CONSTANT = "r", "s", "?"  # letters of `Meaning.scaled`
 
-Values = dict[str, object]
+MeaningValues = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Meaning:
         return _text_of({name: value for name, value in asdict(self).items() if value not in (None, (), {})})
 
 
-def _text_of(values: Values) -> str:
+def _text_of(values: MeaningValues) -> str:
     return json.dumps({name: _bounded(value) for name, value in values.items()}, sort_keys=True, separators=(",", ":"))
 
 
@@ -194,7 +194,7 @@ def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
     return Comparison(Refusal(RefusalCode.MEANING_MISMATCH, sentence), *said)
 
 
-def changes(before: Values, now: Values) -> tuple[list[str], list[str]]:
+def changes(before: MeaningValues, now: MeaningValues) -> tuple[list[str], list[str]]:
     """Compare the record that saved models were trained with and that of a start.
 
     Returns:
@@ -211,7 +211,7 @@ def changes(before: Values, now: Values) -> tuple[list[str], list[str]]:
     return refused, meant
 
 
-def _differing(mine: Values, other: Values) -> Iterator[tuple[_Field, object, object]]:
+def _differing(mine: MeaningValues, other: MeaningValues) -> Iterator[tuple[_Field, object, object]]:
     """Yield the fields that do not agree, with both values as they are shown."""
     for each in _FIELDS:
         a, b = mine.get(each.name), other.get(each.name)
@@ -244,7 +244,7 @@ def goal(text: str) -> str:
     return f"{printable(found)}; metric {_shown(values.get('metric'))}"
 
 
-def _values(text: str) -> Values | None:
+def _values(text: str) -> MeaningValues | None:
     try:
         found = loads(text)
     except ValueError:
@@ -321,7 +321,7 @@ def _note(a: Any, b: Any, me: str, other: str) -> str:
     return f" ({', '.join(said)}{where})" if said else where
 
 
-def _remedy(each: _Field, mine: Values, theirs: Values, mine_first: bool) -> str:
+def _remedy(each: _Field, mine: MeaningValues, theirs: MeaningValues, mine_first: bool) -> str:
     """Return what to do; where the manifest can decide for all peers, the exact setting."""
     options = set(_names(mine, "open")) & set(_names(theirs, "open"))
     if each.name == "target" and "target" in options:
@@ -342,7 +342,7 @@ def _remedy(each: _Field, mine: Values, theirs: Values, mine_first: bool) -> str
     return f"give the columns of the model in the graph file of all peers: {_setting('columns', common)}"
 
 
-def _names(values: Values, name: str) -> list[str]:
+def _names(values: MeaningValues, name: str) -> list[str]:
     found = values.get(name)
     return [item for item in found if isinstance(item, str)] if isinstance(found, list) else []
 
@@ -361,7 +361,7 @@ def with_algorithm(text: str, digest: str | None) -> str:
 # ---- classes spread over several peers ---------------------------------------------------------------------------------------
 
 
-def classes_of(values: Values) -> set[str]:
+def classes_of(values: MeaningValues) -> set[str]:
     """Return the names of all classes in a record, those of other peers included; too long or too many are left out."""
     found: set[str] = set()
     for key in ("classes", "known"):

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError, UsageError
 from coordinator_free_bootstrap.validation import near
 
-Values = Mapping[str, object]
+Given = Mapping[str, object]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -87,7 +87,7 @@ def fields_of(declared: Any) -> dict[str, FieldInfo]:
 
 def parsed(
     model: type[M],
-    given: Values,
+    given: Given,
     name: Callable[[str], Option | str] = Option,
     error: Callable[[ConfigProblem], PeerError] = PeerError,
     owner: str = "",

@@ -11,7 +11,7 @@ import math
 from coordinator_free_bootstrap.manifest import Timeouts
 from peer.wire.limits import WireLimits
 from peer.wire.proxy import HttpProxy
-from peer.wire.security import Options
+from peer.wire.security import ChannelOptions
 
 SERVICE = "peer.v1.PeerService"
 RETRIED = ("Heartbeat", "Select", "Pass", "Status")  # unary calls that gRPC retries: repeating them changes nothing
@@ -29,7 +29,9 @@ TLS_HANDSHAKE_MS_MAX = 10_000  # with gRPC's default of 120 s an unauthenticated
 CONNECTIONS_MAX = 512  # half of the usual limit of open files; existing connections stay when new ones are refused
 
 
-def channel_options(timeouts: Timeouts, proxy: HttpProxy | None = None, *, keeps_tunnels: bool = False) -> Options:
+def channel_options(
+    timeouts: Timeouts, proxy: HttpProxy | None = None, *, keeps_tunnels: bool = False
+) -> ChannelOptions:
     """Return the options of a channel to one neighbor, which it dials through a proxy or directly.
 
     Where neighbors call this peer over the channel's connection, a loss that no packet reports, such as an expired entry of an
@@ -52,7 +54,7 @@ def channel_options(timeouts: Timeouts, proxy: HttpProxy | None = None, *, keeps
     ]
 
 
-def server_options(timeouts: Timeouts, limits: WireLimits) -> Options:
+def server_options(timeouts: Timeouts, limits: WireLimits) -> ChannelOptions:
     """Return the options of a peer's server."""
     return [
         *_keepalive(timeouts.suspicion_s),
@@ -66,14 +68,14 @@ def server_options(timeouts: Timeouts, limits: WireLimits) -> Options:
     ]
 
 
-def _proxying(proxy: HttpProxy | None) -> Options:
+def _proxying(proxy: HttpProxy | None) -> ChannelOptions:
     """Name the proxy, so that gRPC reads no variable but no_proxy, whose rules are those of `HttpProxy.serves`."""
     if proxy is None:
         return [("grpc.enable_http_proxy", 0)]
     return [("grpc.enable_http_proxy", 1), ("grpc.http_proxy", proxy.url)]
 
 
-def _keepalive(seconds: float, idle_s: float = math.inf) -> Options:
+def _keepalive(seconds: float, idle_s: float = math.inf) -> ChannelOptions:
     """Ping after a number of seconds, or ``idle_s`` if that is less, and wait as long for the answer."""
     return [
         ("grpc.keepalive_time_ms", max(KEEPALIVE_MS_MIN, round(min(seconds, idle_s) * 1000))),

@@ -7,7 +7,7 @@ from coordinator_free_bootstrap.manifest import Timeouts
 from coordinator_free_bootstrap.rates import FRAME_BYTES_MAX, RATE_EXPECTED, expected_rate, frame_bytes
 from coordinator_free_bootstrap.routes import relay_of
 from peer.wire.frame_sizes import FrameSizes
-from peer.wire.security import Options
+from peer.wire.security import ChannelOptions
 from peer.wire.tokens import TokenBucket
 
 RATE_STEADY = 2 << 10  # bytes/s, 16 kbit/s: a transfer of at least this average goes on until the round deadline
@@ -124,7 +124,7 @@ class Pacing:
             "run.encoding, or declare upload_limit or download_limit of the link's slow end in the graph file"
         )
 
-    def options(self) -> Options:
+    def options(self) -> ChannelOptions:
         """Return options of channels and servers: gRPC reads no megabytes ahead of a peer that limits its downloads."""
         return [("grpc.http2.bdp_probe", 0)] if self.download.limited else []
 

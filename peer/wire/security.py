@@ -38,7 +38,7 @@ from peer.wire.calls import Context
 from peer.wire.ports import why_not_bound
 
 log = logging.getLogger("peer")
-Options: TypeAlias = Sequence[tuple[str, object]]
+ChannelOptions: TypeAlias = Sequence[tuple[str, object]]
 Checked: TypeAlias = Subject | Refusal
 CERTIFICATES_CACHED = 1024  # results of certificate checks; more than a peer has neighbors and observers
 
@@ -247,7 +247,7 @@ def require_loopback_or(anywhere: bool, listen: str) -> None:
     )
 
 
-def open_channel(address: str, options: Options, security: SecureChannel | None) -> grpc.aio.Channel:
+def open_channel(address: str, options: ChannelOptions, security: SecureChannel | None) -> grpc.aio.Channel:
     """Open a channel to ``host:port``; plaintext if ``security`` is None. It connects with the first call."""
     target = dialed(address)
     if security is None:

@@ -23,7 +23,7 @@ Out = Annotated[Path, typer.Option(help="Folder for the files.", readable=False)
 Image = Annotated[str, typer.Option(help="Image name; all nodes must be able to pull it.")]
 
 
-Options = Annotated[
+OptionsFile = Annotated[
     Path | None,
     typer.Option(
         help="File of further options for all peers, such as threads = 2 (TOML); see peer run --options.",
@@ -61,7 +61,7 @@ def compose(
         typer.Option("--shards", help="Peers train on $SHARDS/peer-<id>.safetensors. Default for split 'shard'."),
     ] = False,
     data: Annotated[str | None, _data("DIR|VOLUME", "a folder or file of this machine, or a Docker volume")] = None,
-    options: Options = None,
+    options: OptionsFile = None,
 ) -> None:
     """Write a compose file for all peers of a graph, the graph file with the services' addresses, and monitoring.
 
@@ -109,7 +109,7 @@ def swarm(
     ] = None,
     shards: Annotated[str | None, _shards("FOLDER", "Folder on every node")] = None,
     data: Annotated[str | None, _data("FOLDER|VOLUME", "a folder or file of every node, or a Docker volume")] = None,
-    options: Options = None,
+    options: OptionsFile = None,
 ) -> None:
     """Write a stack for Docker Swarm: peers on all nodes of the swarm, and a page of the run; missing keys are generated.
 
@@ -172,7 +172,7 @@ def kubernetes(
     ] = None,
     shards: Annotated[str | None, _shards("CLAIM", "PersistentVolumeClaim")] = None,
     data: Annotated[str | None, _data("CLAIM[/FOLDER]", "a PersistentVolumeClaim, or a folder in it")] = None,
-    options: Options = None,
+    options: OptionsFile = None,
 ) -> None:
     """Write Kubernetes manifests and a secret with the peers' keys; missing keys are generated.
 
@@ -205,7 +205,7 @@ def kubernetes(
 def systemd(
     path: GraphFile,
     out: Out,
-    options: Options = None,
+    options: OptionsFile = None,
     data: Annotated[str | None, _data("FOLDER", "a folder or file of every device")] = None,
 ) -> None:
     """Write a systemd unit and one archive per device with that peer's key; missing keys are generated.

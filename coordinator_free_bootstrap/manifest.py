@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -93,7 +94,7 @@ class Timeouts(_Section):
     )
     round_deadline_s: float = Field(600.0, gt=0, description="a round closes after this long with the arrived models")
 
-    @property
+    @cached_property
     def heartbeat_s(self) -> float:
         """Longest time between two messages to a neighbor, seconds: a fifth of the suspicion time.
 
@@ -102,7 +103,7 @@ class Timeouts(_Section):
         """
         return self.suspicion_s / 5
 
-    @property
+    @cached_property
     def idle_transfer_s(self) -> float:
         """Time without a new byte after which a transfer is cancelled, seconds: twice the suspicion time.
 

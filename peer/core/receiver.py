@@ -28,6 +28,7 @@ class Receiver:
             state.arrivals, state.constants.concurrent_receives, state.manifest.timeouts, state.answer
         )
         self._answered = False
+        self._rho = state.manifest.rho
 
     # ---- what cannot be accepted; nothing changes ----------------------------------------------------------------------
 
@@ -316,7 +317,7 @@ class Receiver:
             self._answer_unused(arrival)
             self._answered = True
             return
-        by_age = state.manifest.rho ** self._pace.age(header)
+        by_age = self._rho ** self._pace.age(header)
         targets = tuple(replace(target, weight=target.weight * by_age) for target in targets)
         state.arrivals.folding[arrival.stream] = arrival
         state.totals["models_folded"] += 1

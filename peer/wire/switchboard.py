@@ -18,9 +18,8 @@ from coordinator_free_bootstrap import Relay
 from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.rates import FRAME_BYTES_MIN, FRAME_S
 from peer.wire.calls import Context, Stream
-from peer.wire.pacing import UNLIMITED, Pacing
+from peer.wire.pacing import UNLIMITED, Pacing, TokenBucket
 from peer.wire.pipe import PIPE_BYTES_MAX, join_streams
-from peer.wire.tokens import TokenBucket
 
 CONNECTIONS_PER_OFFER = 4  # open at a time between one owner and one user: one in use, and those that it replaces
 

@@ -15,8 +15,7 @@ from tunnel_support import LEFT, RELAY, RIGHT, peers
 from wire_support import header_of
 
 from peer.core.messages import PullRequest
-from peer.wire.pacing import Pacing
-from peer.wire.tokens import TokenBucket
+from peer.wire.pacing import Pacing, TokenBucket
 
 pytestmark = pytest.mark.process
 MODEL = np.zeros(4 << 20, np.uint8)

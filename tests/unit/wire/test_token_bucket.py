@@ -10,9 +10,8 @@ import pytest
 from tools.virtual_clock import seconds_of
 
 from coordinator_free_bootstrap import Relay
-from peer.wire.pacing import Pacing
+from peer.wire.pacing import BURST_S, Pacing, TokenBucket
 from peer.wire.switchboard import Switchboard
-from peer.wire.tokens import BURST_S, TokenBucket
 
 
 def test_bytes_beyond_a_burst_take_the_time_of_the_rate():

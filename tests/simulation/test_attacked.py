@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -104,9 +105,10 @@ def undisturbed(name: str, seed: int) -> Measured:
 def test_attacked_peers_fold_as_many_honest_models_as_without_the_attack(name: str, attack: str, seed: int) -> None:
     quiet, found = undisturbed(name, seed), measured(attack, seed, **RUNS[name])
     assert found.fired, "the attack never came"
+    during, after = fmean(quiet.during.values()), fmean(quiet.after.values())  # all are alike: what differs is chance
     for i in quiet.during:
-        assert found.during[i] >= SHARE * quiet.during[i], (i, quiet, found)
-        assert found.after[i] >= SHARE * quiet.after[i], (i, quiet, found)
+        assert found.during[i] >= SHARE * during, (i, quiet, found)
+        assert found.after[i] >= SHARE * after, (i, quiet, found)
 
 
 @pytest.mark.parametrize("pace", ["async", "lockstep"])

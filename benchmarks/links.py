@@ -71,10 +71,14 @@ class Counting(FoldingReceiver):
         self.times: list[float] = []
 
     @override
-    async def offered(self, caller: int | None, header: ModelHeader) -> Arrival:
+    async def offered(self, header: ModelHeader) -> Arrival:
         """Accept into a new buffer."""
-        now = asyncio.get_running_loop().time
-        return Arrival(header, np.zeros(header.size_bytes, np.uint8), on_frame=lambda: self.times.append(now()))
+        return Arrival(header, np.zeros(header.size_bytes, np.uint8))
+
+    @override
+    def frame(self, arrival: Arrival) -> None:
+        """Note the time."""
+        self.times.append(asyncio.get_running_loop().time())
 
     @override
     def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
@@ -150,11 +154,11 @@ class TwoSizes(FoldingReceiver):
         self.measuring = True
 
     @override
-    async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | messages.PushReply:
+    async def offered(self, header: ModelHeader) -> Arrival | messages.PushReply:
         """Take the model with the receiver of its size."""
         if header.size_bytes == self._small_bytes:
-            return await self._small.offered(caller, header)
-        return await super().offered(caller, header)
+            return await self._small.offered(header)
+        return await super().offered(header)
 
     @override
     async def complete(self, arrival: Arrival) -> messages.PushReply:
@@ -164,7 +168,7 @@ class TwoSizes(FoldingReceiver):
         return await super().complete(arrival)
 
     @override
-    async def heartbeat(self, caller: int | None, heartbeat: messages.Heartbeat) -> None:
+    async def heartbeat(self, heartbeat: messages.Heartbeat) -> None:
         """Accept."""
 
 

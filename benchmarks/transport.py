@@ -64,7 +64,7 @@ class FoldingReceiver:
         self.extra_bytes = 0
         self.rounds = RoundRing()
 
-    async def offered(self, caller: int | None, header: messages.ModelHeader) -> Arrival | messages.PushReply:
+    async def offered(self, header: messages.ModelHeader) -> Arrival | messages.PushReply:
         """Accept; while memory is measured, into a new buffer."""
         if self.measuring:
             self._buffer = None
@@ -89,24 +89,25 @@ class FoldingReceiver:
         """Return the extra memory of the last measured push."""
         return {"extra_bytes": self.extra_bytes}
 
-    async def heartbeat(self, caller: int | None, heartbeat: messages.Heartbeat) -> Refusal | None:
+    async def heartbeat(self, heartbeat: messages.Heartbeat) -> Refusal | None:
         """Start to measure memory."""
         self.measuring = True
         return None
 
-    async def control(self, caller: int | None, message: messages.Control) -> Refusal | None:
+    async def control(self, message: messages.Control) -> Refusal | None:
         """Accept."""
         return None
 
-    async def hello(self, caller: int | None, hello: messages.Hello) -> messages.HelloReply:
+    async def hello(self, hello: messages.Hello) -> messages.HelloReply:
         """Accept."""
         return messages.HelloReply(hello)
 
-    async def pull(
-        self, caller: int | None, request: messages.PullRequest
-    ) -> tuple[messages.ModelHeader, Payload] | Refusal:
+    async def pull(self, request: messages.PullRequest) -> tuple[messages.ModelHeader, Payload] | Refusal:
         """Refuse."""
         return Refusal(RefusalCode.SLOT_OUT_OF_RANGE)
+
+    def frame(self, arrival: Arrival) -> None:
+        """Do nothing: no heartbeat waits."""
 
     def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
         """Stop the benchmark."""

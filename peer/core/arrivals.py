@@ -45,7 +45,6 @@ class Arrival:
         norm_squared: sum of squares of a complete model; None for encodings whose values are checked when they are decoded.
         read_at: when its first payload byte was asked for, in seconds of the world's clock.
         verdict: the reply to the sender, set if the model was given up before it was complete.
-        on_frame: called with every frame: on a slow link heartbeats wait behind the model, so a frame stands for one.
         release: set by the wire while it reads; makes it forget the buffer.
     """
 
@@ -56,7 +55,6 @@ class Arrival:
     norm_squared: float | None = None
     read_at: float = 0.0
     verdict: PushReply | None = None
-    on_frame: Callable[[], None] = field(default=lambda: None, repr=False)
     release: Callable[[], None] | None = field(default=None, repr=False)
 
     @property

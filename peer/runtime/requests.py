@@ -10,7 +10,6 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
@@ -70,29 +69,28 @@ class Requests:
 
     # ---- `RequestHandler` -----------------------------------------------------------------------------------------------
 
-    async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
+    async def hello(self, hello: Hello) -> HelloReply:
         """Answer a handshake."""
         reply = self._host.answer_hello(hello)
         if reply.refusal is None:
             return replace(reply, cannot_dial=self._reached(hello.sender, hello.incarnation))
         return reply
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
+    async def heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
         """Take a heartbeat."""
         return self._host.answer_heartbeat(heartbeat)
 
-    async def control(self, caller: int | None, message: Control) -> Refusal | None:
+    async def control(self, message: Control) -> Refusal | None:
         """Take a selection or a pass."""
         return self._host.answer_control(message)
 
-    async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
+    async def offered(self, header: ModelHeader) -> Arrival | PushReply:
         """Wait until the engine has a model read or answers it unread."""
         rejection = self._host.rejects_offer(header)
         if rejection is not None:
             return rejection
         self._next_stream += 1
         arrival = Arrival(header, stream=self._next_stream)
-        arrival.on_frame = partial(self._frame, arrival)
         answer = self._open[arrival] = asyncio.get_running_loop().create_future()
         self._post(ev.ArrivalOffered(arrival))
         try:
@@ -100,7 +98,17 @@ class Requests:
         except asyncio.CancelledError:
             self._open.pop(arrival, None)
             self._post(ev.ArrivalLost(arrival))
+            arrival.drop()
             raise
+
+    def frame(self, arrival: Arrival) -> None:
+        """Take a frame of a model for the heartbeat that waits behind it, twice a heartbeat interval at most."""
+        if arrival not in self._open:  # of an older incarnation
+            return
+        sender, now = arrival.sender, asyncio.get_running_loop().time()
+        if now - self._frame_at.get(sender, 0.0) >= self._host.manifest.timeouts.heartbeat_s / 2:
+            self._frame_at[sender] = now
+            self._post(ev.HeartbeatReceived(self._host.heartbeat_of(sender)))
 
     def complete(self, arrival: Arrival) -> asyncio.Future[PushReply]:
         """Screen a complete model, then wait until the engine has decided about it; a hop less where screening is short."""
@@ -119,6 +127,7 @@ class Requests:
         """Give the engine a screened model; its decision may be there already."""
         if rejection is not None:
             self._open.pop(arrival, None)
+            arrival.drop()
             self._host.arrived(arrival, rejection)
             return _known(rejection)
         if arrival not in self._open:
@@ -135,7 +144,7 @@ class Requests:
             final = refusal if code is RefusalCode.NON_FINITE else None
             self._post(ev.ArrivalLost(arrival, final, stalled=code is RefusalCode.TOO_SLOW))
 
-    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
+    async def pull(self, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
         """Give a neighbor that catches up the present model of one slot."""
         answer = self._host.answer_pull(request)
         if isinstance(answer, Refusal):
@@ -164,15 +173,6 @@ class Requests:
         if not self._open[arrival].done():
             self._open[arrival].set_result(None)
 
-    def _frame(self, arrival: Arrival) -> None:
-        """Take a frame of a model for the heartbeat that waits behind it, twice a heartbeat interval at most."""
-        if arrival not in self._open:  # of an older incarnation
-            return
-        sender, now = arrival.sender, asyncio.get_running_loop().time()
-        if now - self._frame_at.get(sender, 0.0) >= self._host.manifest.timeouts.heartbeat_s / 2:
-            self._frame_at[sender] = now
-            self._post(ev.HeartbeatReceived(self._host.heartbeat_of(sender)))
-
     def answer(self, arrival: Arrival, reply: PushReply) -> None:
         """Answer a push; one that is to be folded stays until `take`.
 
@@ -186,6 +186,7 @@ class Requests:
         elif reply is not Outcome.FOLDED:
             arrival.give_up(reply)
         if reply is not Outcome.FOLDED:
+            arrival.drop()
             del self._open[arrival]
 
     def take(self, arrival: Arrival) -> None:

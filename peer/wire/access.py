@@ -82,11 +82,21 @@ class AccessControl:
 
     @asynccontextmanager
     async def aborting(self, context: Context) -> AsyncIterator[None]:
-        """Count a RemoteProtocolError that is raised inside, and end the call with its status."""
+        """Count a RemoteProtocolError that is raised inside, of whoever calls, and end the call with its status."""
         try:
             yield
         except RemoteProtocolError as error:
             await self.abort(context, None, error)
+
+    @asynccontextmanager
+    async def peer(self, context: Context) -> AsyncIterator[int | None]:
+        """Yield the calling peer, as `require_peer`; do as `aborting` does, and count the refusal as the peer's."""
+        caller: int | None = None
+        try:
+            caller = require_peer(self.subject(context))
+            yield caller
+        except RemoteProtocolError as error:
+            await self.abort(context, caller, error)
 
 
 def require_peer(caller: Subject | None) -> int | None:

@@ -85,7 +85,7 @@ class ArrivalReader:
         header = await self._header()
         require_sender(self.caller, header.sender)
         check_size(header, self._limits)
-        answer = await self._handler.offered(self.caller, header)
+        answer = await self._handler.offered(header)
         if isinstance(answer, Arrival) and answer.verdict is not None:
             return answer.verdict  # given up before its first byte
         return answer
@@ -179,7 +179,7 @@ class ArrivalReader:
                         return False
                     if (message := await self._context.read()) is grpc.aio.EOF:
                         break
-                    arrival.on_frame()
+                    self._handler.frame(arrival)
                     if self._writer is not None:
                         frame, size = frames.read_frame(message), len(message)
         except TimeoutError as error:

@@ -17,7 +17,7 @@ from peer.wire.round_ring import RoundRing
 
 
 class RequestHandler(Protocol):
-    """Implemented by the peer. ``caller`` is the authenticated peer id; None where the transport is plaintext.
+    """Implemented by the peer. Where the transport is not plaintext, the sender of each message is the authenticated caller.
 
     Attributes:
         rounds: the round records that watchers may have.
@@ -25,20 +25,23 @@ class RequestHandler(Protocol):
 
     rounds: RoundRing
 
-    async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
+    async def hello(self, hello: Hello) -> HelloReply:
         """Answer a handshake, with this peer's own hello even where it refuses."""
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
+    async def heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
         """Take a heartbeat."""
 
-    async def control(self, caller: int | None, message: Control) -> Refusal | None:
+    async def control(self, message: Control) -> Refusal | None:
         """Take a selection or a pass."""
 
-    async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
+    async def offered(self, header: ModelHeader) -> Arrival | PushReply:
         """Decide about a model before its first payload byte is read; may wait long, the sender is held by flow control.
 
         Cancelled when the sender gives up.
         """
+
+    def frame(self, arrival: Arrival) -> None:
+        """Take a frame of a model: on a slow link heartbeats wait behind the model, so a frame stands for one."""
 
     def complete(self, arrival: Arrival) -> Awaitable[PushReply]:
         """Use a complete model: exact size, right digest, finite (float32). Not cancelled when the sender gives up."""
@@ -46,7 +49,7 @@ class RequestHandler(Protocol):
     def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
         """Forget a model that will not be complete; ``refusal`` None: its stream ended, or it was given up."""
 
-    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
+    async def pull(self, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
         """Return a model to stream to a neighbor; its payload must not change while it is being sent."""
 
     def status(self) -> Mapping[str, object]:

@@ -78,14 +78,10 @@ class PeerServicer:
 
     async def hello(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Answer a handshake."""
-        caller: int | None = None
-        try:
-            caller = self._caller(context)
+        async with self._access.peer(context) as caller:
             hello = convert.unpack_hello(await self._access.request(caller, context))
             require_sender(caller, hello.sender)
-            return convert.pack_hello_reply(await self._handler.hello(caller, hello))
-        except RemoteProtocolError as error:
-            await self._access.abort(context, caller, error)
+            return convert.pack_hello_reply(await self._handler.hello(hello))
 
     async def heartbeat(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Take a heartbeat."""
@@ -122,17 +118,13 @@ class PeerServicer:
 
     async def pull(self, _requests: AsyncIterator[bytes], context: Context) -> None:
         """Send one model to a neighbor that pulls it; pulls of one neighbor share the upload that one has."""
-        caller: int | None = None
-        try:
-            caller = self._caller(context)
+        async with self._access.peer(context) as caller:
             with self._access.stream(caller, context):
                 request = await first_message(context, self._timeouts)
                 async with nullcontext() if caller is None else self._pulling[caller]:
                     problem = await self._send(caller, request, context)
                 if problem is not None:
                     await self._access.abort(context, caller, problem)
-        except RemoteProtocolError as error:
-            await self._access.abort(context, caller, error)
 
     async def status(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Return the peer's status."""
@@ -173,16 +165,13 @@ class PeerServicer:
     @asynccontextmanager
     async def _tunnel(self, context: Context) -> AsyncIterator[tuple[int, int, bool]]:
         """Yield the ends of a tunnel and whether it is a probe; end the call with the error that is raised inside."""
-        caller: int | None = None
-        try:
-            caller = self._caller(context)
+        async with self._access.peer(context) as caller:
             sender, other, probe = convert.unpack_tunnel_ends(await self._access.request(caller, context))
             require_sender(caller, sender)
-            yield sender, other, probe
-        except RemoteProtocolError as error:
-            await self._access.abort(context, caller, error)
-        except NeighborUnavailable as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            try:
+                yield sender, other, probe
+            except NeighborUnavailable as error:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     async def _take(self, reader: ArrivalReader) -> PushReply:
         arrival = await reader.offer()
@@ -206,7 +195,7 @@ class PeerServicer:
         """
         request = convert.unpack_pull(data)
         require_sender(caller, request.sender)
-        answer = await self._handler.pull(caller, request)
+        answer = await self._handler.pull(request)
         if isinstance(answer, Refusal):
             await abort(context, answer)
         header, payload = answer
@@ -233,21 +222,18 @@ class PeerServicer:
         self,
         context: Context,
         unpack: Callable[[bytes], M],
-        take: Callable[[int | None, M], Awaitable[Refusal | None]],
+        take: Callable[[M], Awaitable[Refusal | None]],
     ) -> bytes:
         caller: int | None = None
         try:
-            caller = self._caller(context)
+            caller = require_peer(self._access.subject(context))
             message = unpack(await self._access.request(caller, context))
             require_sender(caller, message.sender)
-            refusal = await take(caller, message)
+            refusal = await take(message)
         except RemoteProtocolError as error:
             refusal = error.refusal
             self._handler.refused(caller, refusal)
         return convert.pack_acknowledgement(refusal)
-
-    def _caller(self, context: Context) -> int | None:
-        return require_peer(self._access.subject(context))
 
 
 async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:

@@ -28,23 +28,6 @@ def pacing(peer_id: int, **limits: int) -> Pacing:
     return Pacing.of(Graph((Node(1, "a:1"), Node(2, "a:2", **limits)), ((1, 2),), MANIFEST), peer_id)
 
 
-class Counting(Recorder):
-    """Counts the frames of the models that it receives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frames = 0
-
-    async def offered(self, caller, header):  # type: ignore[no-untyped-def]
-        arrival = await super().offered(caller, header)
-        arrival.on_frame = self._frame
-        return arrival
-
-    def _frame(self) -> None:
-        self.frames += 1
-        self._notify_soon()
-
-
 def link_to(port: int, own: Pacing) -> NeighborLink:
     return NeighborLink(1, f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS, pacing=own)
 
@@ -55,7 +38,7 @@ def test_a_declared_limit_makes_frames_small_and_the_model_arrives(slow: str) ->
     ends = (2, 1) if slow == "sender" else (1, 2)
 
     async def test() -> None:
-        recorder, theta = Counting(), np.arange(50_000, dtype=np.float32)
+        recorder, theta = Recorder(), np.arange(50_000, dtype=np.float32)
         async with asyncio.timeout(60), serving(recorder, pacing=pacing(ends[1], **limit)) as port:
             own = pacing(ends[0], **limit)
             link = NeighborLink(ends[1], f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS, pacing=own)
@@ -75,7 +58,7 @@ def test_heartbeats_pass_a_model_that_waits_for_the_limit() -> None:
     """The model needs 40 s; a heartbeat that waited behind it would fail after 5 s."""
 
     async def test() -> None:
-        recorder, theta = Counting(), np.zeros(100_000, np.float32)
+        recorder, theta = Recorder(), np.zeros(100_000, np.float32)
         async with serving(recorder) as port:
             link = link_to(port, pacing(2, upload_limit=10_000))
             pushing = asyncio.ensure_future(link.push(header_of(theta.nbytes), theta.view(np.uint8)))

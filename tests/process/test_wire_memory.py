@@ -190,25 +190,19 @@ def test_number_of_refused_streams_that_are_discarded_is_limited() -> None:
 
 
 class ArrivalKeeper(Recorder):
-    """A Recorder that keeps arrivals, but not their buffers, and counts frames."""
+    """A Recorder that keeps arrivals, but not their buffers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.arrivals: list[Arrival] = []
         self.buffers: list[weakref.ref[Any]] = []
-        self.frames = 0
 
-    async def offered(self, caller: int | None, header: Any) -> Arrival | PushReply:
-        answer = await super().offered(caller, header)
+    async def offered(self, header: Any) -> Arrival | PushReply:
+        answer = await super().offered(header)
         assert isinstance(answer, Arrival)
-        answer.on_frame = self._on_frame
         self.arrivals.append(answer)
         self.buffers.append(weakref.ref(answer.buffer))
         return answer
-
-    def _on_frame(self) -> None:
-        self.frames += 1
-        self._notify_soon()
 
 
 VERDICT = Refusal(RefusalCode.NO_HANDSHAKE, "an older incarnation")
@@ -256,8 +250,8 @@ def test_frames_of_an_arrival_given_up_are_discarded_for_the_idle_time(writes: b
 
 def test_arrival_given_up_before_it_is_read_is_not_accepted() -> None:
     class GivesUp(ArrivalKeeper):
-        async def offered(self, caller: int | None, header: Any) -> Arrival | PushReply:
-            answer = await super().offered(caller, header)
+        async def offered(self, header: Any) -> Arrival | PushReply:
+            answer = await super().offered(header)
             self.arrivals[-1].give_up(VERDICT)
             return answer
 

@@ -93,28 +93,29 @@ class Recorder:
         self.models: list[tuple[ModelHeader, NDArray[np.uint8], float | None]] = []
         self.losses: list[Refusal | None] = []
         self.withdrawn = 0
+        self.frames = 0
         self.refusals: list[RefusalCode] = []
-        self.callers: set[int | None] = set()
+        self.callers: set[int] = set()
         self.messages: list[Heartbeat | Control] = []
         self.answer: Refusal | None = None
         self.pulled: tuple[ModelHeader, Payload] | Refusal = Refusal(RefusalCode.SLOT_OUT_OF_RANGE, "no such slot")
         self.hello_refusal: Refusal | None = None
         self.rounds = RoundRing()
 
-    async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
-        self.callers.add(caller)
+    async def hello(self, hello: Hello) -> HelloReply:
+        self.callers.add(hello.sender)
         return HelloReply(hello_of(self.peer_id), self.hello_refusal)
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
+    async def heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
         self.messages.append(heartbeat)
         return self.answer
 
-    async def control(self, caller: int | None, message: Control) -> Refusal | None:
+    async def control(self, message: Control) -> Refusal | None:
         self.messages.append(message)
         return self.answer
 
-    async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
-        self.callers.add(caller)
+    async def offered(self, header: ModelHeader) -> Arrival | PushReply:
+        self.callers.add(header.sender)
         self.offers.append(header)
         await self._notify()
         try:
@@ -133,11 +134,15 @@ class Recorder:
         await self._notify()
         return Outcome.FOLDED
 
+    def frame(self, arrival: Arrival) -> None:
+        self.frames += 1
+        self._notify_soon()
+
     def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
         self.losses.append(refusal)
         self._notify_soon()
 
-    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
+    async def pull(self, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
         return self.pulled
 
     def status(self) -> dict[str, Any]:

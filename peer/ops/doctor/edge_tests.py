@@ -249,23 +249,26 @@ class _Place:
     def _event(self, neighbor: int) -> asyncio.Event:
         return self._callers.setdefault(neighbor, asyncio.Event())
 
-    async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
+    async def hello(self, hello: Hello) -> HelloReply:
         """Note the caller; refuse, so that no neighbor waits for this peer."""
         self._event(hello.sender).set()
         raise RemoteProtocolError(TESTING.code, TESTING.reason)
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal:
+    async def heartbeat(self, heartbeat: Heartbeat) -> Refusal:
         """Note the caller and refuse."""
         self._event(heartbeat.sender).set()
         return TESTING
 
-    async def control(self, caller: int | None, message: Control) -> Refusal:
+    async def control(self, message: Control) -> Refusal:
         """Refuse."""
         return TESTING
 
-    async def offered(self, caller: int | None, header: ModelHeader) -> Refusal:
+    async def offered(self, header: ModelHeader) -> Refusal:
         """Refuse."""
         return TESTING
+
+    def frame(self, arrival: Arrival) -> None:
+        """Nothing comes: no model is accepted."""
 
     async def complete(self, arrival: Arrival) -> Refusal:
         """Refuse; no model is accepted, so none becomes complete."""
@@ -274,7 +277,7 @@ class _Place:
     def lost(self, arrival: Arrival, refusal: Refusal | None) -> None:
         """Forget nothing: no model is accepted."""
 
-    async def pull(self, caller: int | None, request: PullRequest) -> Refusal:
+    async def pull(self, request: PullRequest) -> Refusal:
         """Refuse."""
         return TESTING
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import events as ev
 from peer.core.messages import ModelHeader, Outcome
 from peer.runtime.requests import Requests
@@ -22,9 +26,15 @@ class Calls(Requests):
 
     def __init__(self) -> None:
         self.events: list[ev.Event] = []
+        self.rejection: Refusal | None = None
         host: Any = SimpleNamespace(
             rejects_offer=lambda _header: None,
-            receiving=SimpleNamespace(reserve=lambda arrival: setattr(arrival, "buffer", np.zeros(8, np.uint8))),
+            receiving=SimpleNamespace(
+                reserve=lambda arrival: vars(arrival).update(buffer=np.zeros(8, np.uint8), norm_squared=0.0),
+                screens_by_norm=lambda: True,
+                screen=lambda _arrival: self.rejection,
+            ),
+            arrived=lambda arrival, _rejection: self.events.append(ev.ArrivalComplete(arrival)),
         )
         super().__init__(host, self.events.append, None, lambda _neighbor: None, RoundRing(), dict)  # type: ignore[arg-type]
 
@@ -34,7 +44,7 @@ class Calls(Requests):
 
     async def waiting(self) -> asyncio.Task[Any]:
         """Offer a model; return the task that waits for the engine."""
-        task = asyncio.ensure_future(self.offered(1, HEADER))
+        task = asyncio.ensure_future(self.offered(HEADER))
         while not self._open:
             await asyncio.sleep(0)
         return task
@@ -66,5 +76,43 @@ def test_arrival_answered_with_its_last_frame_is_not_screened() -> None:
         assert arrival.verdict == await calls.complete(arrival) == verdict != Outcome.UNUSED and not arrival.buffer.size
         assert calls._open == {}
         assert [type(event) for event in calls.events] == [ev.ArrivalOffered]
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("end", ["cancelled", "answered unread", "not of use", "refused by the screen"])
+def test_a_model_that_is_not_folded_leaves_memory_at_once(end: str) -> None:
+    """Not at the next collection of reference cycles: models are large, and collections rare."""
+
+    async def ended(calls: Calls) -> weakref.ref[Any]:
+        task = await calls.waiting()
+        (arrival,) = calls._open
+        calls.read(arrival)
+        buffer = weakref.ref(arrival.buffer)
+        if end == "cancelled":
+            task.cancel()
+        elif end == "answered unread":
+            calls.answer(arrival, Outcome.STALE)
+        with suppress(asyncio.CancelledError):
+            await task
+        if end == "not of use":
+            replied = calls.complete(arrival)
+            calls.answer(arrival, Outcome.UNUSED)
+            assert await replied is Outcome.UNUSED
+        elif end == "refused by the screen":
+            calls.rejection = Refusal(RefusalCode.NORM_BOUND, "too large")
+            assert await calls.complete(arrival) == calls.rejection
+        return buffer
+
+    async def test() -> None:
+        calls = Calls()
+        gc.disable()
+        try:
+            buffer = await ended(calls)
+            await asyncio.sleep(0)  # the event loop lets go of the task
+            calls.events.clear()  # the engine has handled them
+            assert calls._open == {} and buffer() is None
+        finally:
+            gc.enable()
 
     asyncio.run(test())

@@ -16,7 +16,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 from pydantic.fields import FieldInfo
 
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError, UsageError
-from coordinator_free_bootstrap.validation import near
+from coordinator_free_bootstrap.strict_json import shortened
+from coordinator_free_bootstrap.validation import alternatives, near, phrases
 
 Given = Mapping[str, object]
 M = TypeVar("M", bound=BaseModel)
@@ -167,8 +168,7 @@ def _problem(
         known = near(key, sorted(model.model_fields)) if model.model_fields else "there is none"
         return ConfigProblem(name(key), f"an option of {owner or 'this call'}", f"an unknown option ({known})")
     of_key = (item for item in found if item["loc"][0] == key)
-    rules = dict.fromkeys(item["msg"].removeprefix("Value error, ").removeprefix("Input should be ") for item in of_key)
-    return ConfigProblem(name(key), " or ".join(rules), repr(first["input"]))
+    return ConfigProblem(name(key), alternatives(each for item in of_key for each in phrases(item)), shortened(repr(first["input"])))
 
 
 def bounds_of(field: FieldInfo) -> tuple[float | None, float | None]:

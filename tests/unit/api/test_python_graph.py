@@ -54,7 +54,7 @@ def test_load_gives_the_graph_that_was_saved(tmp_path):
 @pytest.mark.parametrize(
     ("run", "error", "words"),
     [
-        ({"rounds": 0}, ConfigError, "run.rounds: expected greater than or equal to 1, got 0"),
+        ({"rounds": 0}, ConfigError, "run.rounds: expected at least 1, got 0"),
         ({"timeouts": {"suspicion": 3}}, ConfigError, "did you mean suspicion_s"),
         ({"algorithm": "dfcaa"}, ConfigError, "did you mean dfca"),
         ({"options": {"warmup": 1}}, ConfigError, "warmup"),

@@ -75,8 +75,8 @@ def test_the_older_key_links_is_read():
             '"red"',
             "known: id, dials_only, address, pins",
         ),
-        (file_of(nodes=nodes_with(id="2")), "nodes[2].id", '"2"', "a valid integer"),
-        (file_of(nodes=nodes_with(id=True)), "nodes[2].id", "true", "a valid integer"),
+        (file_of(nodes=nodes_with(id="2")), "nodes[2].id", '"2"', "an integer"),
+        (file_of(nodes=nodes_with(id=True)), "nodes[2].id", "true", "an integer"),
         (file_of(nodes=nodes_with(id=-2)), "nodes", "-2", "from 0 to 2147483647"),
         (file_of(nodes=nodes_with(id=2**31)), "nodes", "2147483648", "from 0 to 2147483647"),
         (file_of(nodes=nodes_with(id=1)), "nodes", "id 1 2 times", "each id once"),
@@ -133,7 +133,7 @@ def test_content_that_is_not_strict_json_is_refused(content, found):
 
 def test_a_wrong_manifest_is_a_config_error():
     with pytest.raises(
-        ConfigError, match=r"g\.json: run\.rounds: expected greater than or equal to 1, got 0"
+        ConfigError, match=r"g\.json: run\.rounds: expected at least 1, got 0"
     ) as caught:
         parse_graph(json.dumps(file_of(graph={"run": {"rounds": 0}})), "g.json")
     assert caught.value.exit_code == 10

@@ -168,7 +168,9 @@ def _problem(
         known = near(key, sorted(model.model_fields)) if model.model_fields else "there is none"
         return ConfigProblem(name(key), f"an option of {owner or 'this call'}", f"an unknown option ({known})")
     of_key = (item for item in found if item["loc"][0] == key)
-    return ConfigProblem(name(key), alternatives(each for item in of_key for each in phrases(item)), shortened(repr(first["input"])))
+    return ConfigProblem(
+        name(key), alternatives(each for item in of_key for each in phrases(item)), shortened(repr(first["input"]))
+    )
 
 
 def bounds_of(field: FieldInfo) -> tuple[float | None, float | None]:

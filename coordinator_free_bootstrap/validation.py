@@ -17,7 +17,9 @@ _OF_PYDANTIC = "Input should be "
 _INSTANCES = {"Path": "a path", "Sequence": "a list"}
 # kind of pydantic's errors -> what was expected, with the limits of the error's context
 _WORDS = {
-    **dict.fromkeys(("model_type", "model_attributes_type", "dataclass_type", "dict_type", "mapping_type"), "an object"),
+    **dict.fromkeys(
+        ("model_type", "model_attributes_type", "dataclass_type", "dict_type", "mapping_type"), "an object"
+    ),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "an integer"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
@@ -84,7 +86,7 @@ def phrases(item: Mapping[str, Any]) -> list[str]:
     """
     kind, context = item["type"], item.get("ctx", {})
     if kind in ("literal_error", "enum"):
-        return [_choice(each) for each in context["expected"].replace(" or ", ", ").split(", ")]
+        return [choice(each) for each in context["expected"].replace(" or ", ", ").split(", ")]
     if kind == "is_instance_of":
         return [_INSTANCES.get(context["class"], f"an object of class {context['class']}")]
     words, limits = _WORDS.get(kind), {name: _plain(value) for name, value in context.items()}
@@ -106,8 +108,8 @@ def _plain(limit: object) -> object:
     return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
-def _choice(text: str) -> str:
-    """Return one of pydantic's choices, a word without its quotation marks."""
+def choice(text: str) -> str:
+    """Return one of several allowed values as messages name it: a word without its quotation marks."""
     inner = text.strip("'")
     return inner if re.fullmatch(r"[\w.+-]*\w[\w.+-]*", inner) else text
 

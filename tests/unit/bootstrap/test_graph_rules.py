@@ -132,9 +132,7 @@ def test_content_that_is_not_strict_json_is_refused(content, found):
 
 
 def test_a_wrong_manifest_is_a_config_error():
-    with pytest.raises(
-        ConfigError, match=r"g\.json: run\.rounds: expected at least 1, got 0"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"g\.json: run\.rounds: expected at least 1, got 0") as caught:
         parse_graph(json.dumps(file_of(graph={"run": {"rounds": 0}})), "g.json")
     assert caught.value.exit_code == 10
 

@@ -101,7 +101,7 @@ def test_heartbeat_and_idle_time_follow_from_the_suspicion_time():
         ({"rounds": 0}, "g.json: run.rounds: expected at least 1, got 0"),
         ({"rounds": "60"}, 'g.json: run.rounds: expected an integer, got "60"'),
         ({"rounds": True}, "g.json: run.rounds: expected an integer, got true"),
-        ({"pace": "fast"}, "g.json: run.pace: expected lockstep or async, got \"fast\""),
+        ({"pace": "fast"}, 'g.json: run.pace: expected lockstep or async, got "fast"'),
         ({"clusterz": 4}, "g.json: run.clusterz: expected no such key, got 4 (did you mean clusters?)"),
         (
             {"timeouts": {"suspicion": 4}},
@@ -113,7 +113,7 @@ def test_heartbeat_and_idle_time_follow_from_the_suspicion_time():
         ),
         (
             {"start": {"wait_for": "some"}},
-            "g.json: run.start.wait_for: expected all, deadline, never_alone or a number, got \"some\"",
+            'g.json: run.start.wait_for: expected all, deadline, never_alone or a number, got "some"',
         ),
         ({"options": {"x": {}}}, "g.json: run.options.x: expected true or false, an integer, a number"),
         ({"options": {"x": float("inf")}}, "g.json: run.options.x: expected "),

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools.verbs_of import leaves
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import coordinator_free_bootstrap
 import peer
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import PeerError, RemoteProtocolError, UsageError
 from coordinator_free_bootstrap.options import fields_of
 from peer.algorithms.registry import algorithm_named
 from peer.bed.api.testbed import Testbed
@@ -29,15 +30,39 @@ from peer.runtime.options_file import options_in
 
 DECLARED = {"run": LocalOptions, "testbed": BedOptions}
 ELSEWHERE = {"run": IN_FILE, "testbed": IN_SETTINGS}  # keys of --options FILE and of --set
-HELP = Path(__file__).parent / "help"  # written by: COLUMNS=110 TERM=dumb peer VERB --help > VERB.txt
+HELP = Path(__file__).parent / "help"  # written by: python tests/unit/cli/test_declared.py
+VERBS_WITH_HELP = ["peer", *(name for name, _ in leaves(get_command(app)))]
 
 
-@pytest.mark.parametrize("verb", DECLARED)
-def test_help_is_as_recorded(verb):
+def recorded(verb):
+    """Return the file with the help of a verb."""
+    return HELP / f"{verb.removeprefix('peer ').replace(' ', '-')}.txt"
+
+
+def help_of(verb):
+    """Return what ``VERB --help`` prints, without blanks at the ends of lines."""
     environment = {"COLUMNS": "110", "TERM": "dumb"}
-    said = CliRunner(env=environment).invoke(app, [verb, "--help"], prog_name="peer").stdout
-    recorded = (HELP / f"{verb}.txt").read_text(encoding="utf-8")
-    assert [line.rstrip() for line in said.splitlines()] == [line.rstrip() for line in recorded.splitlines()]
+    said = CliRunner(env=environment).invoke(app, [*verb.split()[1:], "--help"], prog_name="peer").stdout
+    return "".join(f"{line.rstrip()}\n" for line in said.strip("\n").splitlines())
+
+
+@pytest.mark.parametrize("verb", VERBS_WITH_HELP)
+def test_help_is_as_recorded(verb):
+    assert help_of(verb) == recorded(verb).read_text(encoding="utf-8")
+
+
+def test_each_recorded_help_is_of_a_verb():
+    assert {path.name for path in HELP.iterdir()} == {recorded(verb).name for verb in VERBS_WITH_HELP}
+
+
+def test_the_help_of_peer_lists_all_exit_codes():
+    """Before, 51 was missing."""
+    listed = re.search(r"Exit codes: .*", " ".join(help_of("peer").split()))[0]
+    ranges = [range(int(low), int(high or low) + 1) for low, high in re.findall(r"(\d+)(?:-(\d+))?", listed)]
+    kinds = [PeerError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        assert kind is RemoteProtocolError or any(kind.exit_code in each for each in ranges), kind
 
 
 @pytest.mark.parametrize(("verb", "declared"), DECLARED.items())
@@ -182,23 +207,13 @@ def test_a_testbed_refuses_a_precision_before_any_peer_starts(tmp_path):
 def test_messages_name_options_that_exist():
     """Before, messages told users to give --cert, --key, --host and --input, which are gone."""
     known = {*IN_FILE, *IN_SETTINGS, *KEYS.model_fields}
-    for path in all_verbs(get_command(app)):
-        known |= {each.opts[-1].removeprefix("--").replace("-", "_") for each in path.params}
+    for _, command in leaves(get_command(app)):
+        known |= {each.opts[-1].removeprefix("--").replace("-", "_") for each in command.params}
     files = [path for root in (peer, coordinator_free_bootstrap) for path in Path(root.__file__).parent.rglob("*.py")]
     option = re.compile(r"""\bOption\(["'](\w+)["']\)""")
     named = {(name, path.name) for path in files for name in option.findall(path.read_text())}
     assert len(named) > 30
     assert {(name, file) for name, file in named if name not in known} == set()
-
-
-def all_verbs(command, context=None):
-    """Yield each verb of a group, and of its groups."""
-    if not hasattr(command, "list_commands"):
-        yield command
-        return
-    context = command.context_class(command, parent=context, info_name=command.name)
-    for name in command.list_commands(context):
-        yield from all_verbs(command.get_command(context, name), context)
 
 
 def option_of(*path):
@@ -251,3 +266,8 @@ def test_peer_graph_make_has_the_defaults_of_graph_make():
     of_call, of_command = inspect.signature(peer.Graph.make).parameters, option_of("graph", "make")
     for name in ("kind", "peers", "base_port", "address_template"):
         assert of_command[name].default == of_call[name].default
+
+
+if __name__ == "__main__":
+    for each in VERBS_WITH_HELP:
+        recorded(each).write_text(help_of(each), encoding="utf-8")

@@ -115,11 +115,11 @@ def choice(text: str) -> str:
 
 
 def joined(source: str, problems: list[str]) -> str:
-    """Return an error message with one line per problem; each line starts with the name of the file."""
-    lines = [f"{source}: {problem}" for problem in problems[:_PROBLEMS_SHOWN]]
+    """Return an error message with one line per problem; each line starts with the name of the file, if there is one."""
+    lines = problems[:_PROBLEMS_SHOWN]
     if len(problems) > _PROBLEMS_SHOWN:
-        lines.append(f"{source}: and {len(problems) - _PROBLEMS_SHOWN} more problems")
-    return "\n".join(lines)
+        lines.append(f"and {len(problems) - _PROBLEMS_SHOWN} more problems")
+    return "\n".join(f"{source}: {line}" if source else line for line in lines)
 
 
 def near(key: str, known: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ import typer
 from coordinator_free_bootstrap.errors import Option
 from coordinator_free_bootstrap.options import refuse_given
 from peer.cli.declared import takes_options
-from peer.cli.problem import Settings
+from peer.cli.problem import Settings, names_settings
 from peer.lab.options import SimulatedOptions
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ app = typer.Typer(
     epilog="Example: peer experiment run papers/dfca/dfca-table1-mnist-k2.toml --scale 0.1 --seeds 3 --data-root data"
 )
 @takes_options("local", SimulatedOptions, "device", "amp", "data_root", "threads")
+@names_settings
 def run(
     *,
     file: Annotated[Path, typer.Argument(help="Experiment file, see papers/.", show_default=False, readable=False)],

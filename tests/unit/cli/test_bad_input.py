@@ -126,7 +126,7 @@ CASES = [
         for setting in ("run.rounds=0", "run.clusterz=2", "run", "run.rounds=x")
     ),
     *((10, ("graph", "make", "--set", f"run.{key}=nothing")) for key in ("algorithm", "options.nothing", "pace")),
-    *((11, ("graph", "make", "--peers", peers)) for peers in ("0", "1", "-3", "1000000")),
+    *((2, ("graph", "make", "--peers", peers)) for peers in ("0", "1", "-3", "1000000")),
     (11, ("graph", "make", "--kind", "ring:degree=3")),
     (11, ("graph", "make", "--kind", "regular:degree=2.5")),
     (2, ("graph", "make", "--out", "graph.json")),

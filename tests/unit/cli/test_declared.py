@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import coordinator_free_bootstrap
 import peer
 from coordinator_free_bootstrap.errors import PeerError, RemoteProtocolError, UsageError
+from coordinator_free_bootstrap.generators import KIND_KEYS, DrawOptions, GraphOptions
 from coordinator_free_bootstrap.options import fields_of
 from peer.algorithms.registry import algorithm_named
 from peer.bed.api.testbed import Testbed
@@ -206,9 +207,11 @@ def test_a_testbed_refuses_a_precision_before_any_peer_starts(tmp_path):
 
 def test_messages_name_options_that_exist():
     """Before, messages told users to give --cert, --key, --host and --input, which are gone."""
-    known = {*IN_FILE, *IN_SETTINGS, *KEYS.model_fields}
+    known = {*IN_FILE, *IN_SETTINGS, *KEYS.model_fields, *KIND_KEYS, "run"}  # run: of Graph.make
     for _, command in leaves(get_command(app)):
-        known |= {each.opts[-1].removeprefix("--").replace("-", "_") for each in command.params}
+        known |= {
+            name for each in command.params for name in (each.opts[-1].removeprefix("--").replace("-", "_"), each.name)
+        }
     files = [path for root in (peer, coordinator_free_bootstrap) for path in Path(root.__file__).parent.rglob("*.py")]
     option = re.compile(r"""\bOption\(["'](\w+)["']\)""")
     named = {(name, path.name) for path in files for name in option.findall(path.read_text())}
@@ -262,10 +265,28 @@ def flat(values, prefix=""):
     return found
 
 
-def test_peer_graph_make_has_the_defaults_of_graph_make():
-    of_call, of_command = inspect.signature(peer.Graph.make).parameters, option_of("graph", "make")
+def test_peer_graph_make_has_the_declared_options_of_graph_make():
+    of_call, of_command, declared = (
+        inspect.signature(peer.Graph.make).parameters,
+        option_of("graph", "make"),
+        fields_of(GraphOptions),
+    )
     for name in ("kind", "peers", "base_port", "address_template"):
-        assert of_command[name].default == of_call[name].default
+        assert (
+            of_command[name].default == declared[name].default and of_command[name].help == declared[name].description
+        )
+    assert [of_call[name].default for name in ("kind", "peers")] == [
+        declared[name].default for name in ("kind", "peers")
+    ]
+    assert of_call["options"].annotation == "Unpack[DrawOptions]"
+    assert (
+        fields_of(DrawOptions).keys()
+        == declared.keys() - {"kind", "peers"}
+        == {*KIND_KEYS, "base_port", "address_template"}
+    )
+    assert [option_of("testbed")[name].help for name in ("kind", "peers")] == [
+        of_command[name].help for name in ("kind", "peers")
+    ]
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def test_a_verb_that_is_no_more_is_refused_with_its_successor(gone):
         ("run --stay foo", "--stay: expected never, completed or error, got 'foo'"),
         ("health --timeout 0", "--timeout: expected at least 0.1, got 0"),
         ("health --timeout x", "--timeout: expected a number, got 'x'"),
-        ("testbed --peers 0", "--peers: expected at least 1, got 0"),
+        ("testbed --peers 0", "--peers: expected at least 2, got 0"),
         ("graph make --peers x", "--peers: expected an integer, got 'x'"),
         ("graph make --peers", "--peers: expected a value, got nothing"),
         ("graph make a b", "peer graph make: expected no further argument, got 'a b'. Run peer graph make --help."),

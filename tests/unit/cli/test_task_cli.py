@@ -223,7 +223,7 @@ def _vector_with_one_more_tensor(path):
         ("peers=x", UsageError, "--set peers: expected .* got 'x'"),
         ("peers", ConfigError, "--set: expected key=value.*, got .peers."),
         ("download=maybe", UsageError, "--set download: expected .* got 'maybe'"),
-        ("data_roots=x", ConfigError, "--set: expected .*, got .data_roots."),
+        ("data_roots=x", ConfigError, "--set data_roots: expected a key of the manifest, got an unknown key"),
         ("data_root=x", UsageError, "--set data_root: .*task 'digits' does not use it"),
     ],
 )

@@ -153,6 +153,21 @@ def refuse_given(why: str, **options: object) -> None:
             raise UsageError(ConfigProblem.without_effect(Option(name), value, why))
 
 
+def refuse_replaced(given: Mapping[str, object], replaced: Mapping[str, tuple[str, str]]) -> None:
+    """Refuse a removed option with what replaces it.
+
+    Args:
+        given: values by name.
+        replaced: for each removed option the option that replaces it, and the form of its value.
+
+    Raises:
+        UsageError: the first that is given.
+    """
+    for name in replaced.keys() & given.keys():
+        instead, form = replaced[name]
+        raise UsageError(ConfigProblem(Option(name), f"{Option(instead)} {form}", "a removed option"))
+
+
 def _problem(
     wrong: ValidationError, model: type[BaseModel], name: Callable[[str], Option | str], owner: str
 ) -> ConfigProblem:

@@ -165,7 +165,10 @@ def takes_problem(verb: Callable[..., None]) -> Callable[..., None]:
     @wraps(verb)
     def with_problem(**values: Any) -> None:
         problem = Problem(graph=values.pop("graph"), settings=values.pop("settings"))
-        with written_as({**by_set(KEYS.model_fields), "task": "--set run.task"}), named_by_set(problem.settings):
+        with (
+            written_as({**by_set(KEYS.model_fields), "task": "--set run.task", "peer_id": "--peer"}),
+            named_by_set(problem.settings),
+        ):
             verb(problem=problem, **values)
 
     return with_parameters(with_problem, parameters)

@@ -163,7 +163,7 @@ def test_options_of_two_parts():
     ("text", "words"),
     [
         ("thread = 2", r"expected options of peer run as keys, got thread in .* \(did you mean threads"),
-        ("threads: 2", "expected a file of options .*, got .*options.toml: "),
+        ("threads: 2", ".*options.toml: expected a file of options .*, got one that cannot be read"),
     ],
 )
 def test_a_file_of_options_is_read_or_refused(tmp_path, text, words):
@@ -171,7 +171,7 @@ def test_a_file_of_options_is_read_or_refused(tmp_path, text, words):
     path.write_text("threads = 2\ninsecure-anywhere = true\n")
     assert options_in(path) == {"threads": 2, "insecure_anywhere": True}
     path.write_text(text)
-    with pytest.raises(UsageError, match=f"--options: {words}"):
+    with pytest.raises(UsageError, match=f"--options:? ?{words}"):
         options_in(path)
 
 

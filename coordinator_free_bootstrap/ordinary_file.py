@@ -113,7 +113,8 @@ def unreadable(key: Option | str, error: Exception, fix: str = "", expected: str
 def unwritable(key: Option | str, path: Path | str, error: Exception, fix: str = "Name another path.") -> ConfigProblem:
     """Return the problem of a file or folder that cannot be made or written."""
     text = getattr(error, "strerror", None) or " ".join(str(error).split())
-    return ConfigProblem(key, "a path that can be written", f"{path} ({text})", fix)
+    got = text if key == str(path) else f"{path} ({text})"
+    return ConfigProblem(key, "a path that can be written", got, fix)
 
 
 def _too_large(most: int) -> str:

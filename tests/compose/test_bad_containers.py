@@ -10,7 +10,7 @@ pytestmark = pytest.mark.compose
 
 GOOD = (0, 1, 2, 3)  # a ring: 0 and 2 are not neighbors, nor are 1 and 3
 BAD = {
-    4: "peer 4 has the address 127.0.0.1:7400, a loopback address",
+    4: "address of peer 4: expected an address that other machines can reach, got the loopback address 127.0.0.1:7400",
     5: "/shards/peer-5.safetensors",
     6: "/state",
     7: "expected a free port of this machine, got 0.0.0.0:7400",

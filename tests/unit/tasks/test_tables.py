@@ -292,7 +292,11 @@ def test_times_in_seconds_keep_their_differences(tmp_path):
             {"encoding": "utf-99"},
             "task_options.encoding: expected the name of an encoding, .*, got 'utf-99'",
         ),
-        ('a,b,y\n1,2,u\n3,4,"v\n5,6,u\n', {}, "cannot be read (unexpected end of data). Correct the quotation marks"),
+        (
+            'a,b,y\n1,2,u\n3,4,"v\n5,6,u\n',
+            {},
+            r"cannot be read \(unexpected end of data\). Correct the quotation marks",
+        ),
     ],
 )
 def test_what_cannot_be_right_is_refused_with_file_and_line(tmp_path, text, options, words):

@@ -347,10 +347,3 @@ class Algorithm(Generic[OptionsT, StateT]):
     def final(self, workspace: Workspace[StateT]) -> tuple[Vector, Fields]:
         """Return the personalized model and its metrics, before the final phase (`peer.algorithms.final_phase`)."""
         return self.evaluation_model(workspace), self.evaluate(workspace)
-
-
-def refuse_slot(header: ModelHeader, slots: int) -> Refusal | None:
-    """Return the rejection of a slot that this run does not have, or None."""
-    if 0 <= header.slot < slots:
-        return None
-    return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot: expected 0 to {slots - 1}, got {header.slot}")

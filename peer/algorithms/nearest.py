@@ -11,10 +11,8 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
-from coordinator_free_bootstrap.errors import Refusal
-from peer.algorithms.base import Algorithm, OptionsT, StateT, refuse_slot
+from peer.algorithms.base import Algorithm, OptionsT, StateT
 from peer.algorithms.workspace import Workspace
-from peer.core.messages import ModelHeader, Select
 
 
 class NearestCluster(Algorithm[OptionsT, StateT]):
@@ -24,11 +22,6 @@ class NearestCluster(Algorithm[OptionsT, StateT]):
     def clusters(self) -> range:
         """The slots of the cluster models."""
         return range(self.manifest.clusters)
-
-    @override
-    def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Refusal | None:
-        """Refuse slots that this run does not have."""
-        return refuse_slot(header, self.slots)
 
     @override
     def begin(self, workspace: Workspace[StateT]) -> StateT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
-from peer.core.backoff import RETRY_FIRST_S, RETRY_MAX_S, backoff_s
+from peer.core.backoff import RETRY_FIRST_S, RETRY_MAX_S, WARNED_AT, backoff_s
 from peer.core.liveness import LIVE, Change, NeighborState, check_all, next_check
 from peer.core.messages import Heartbeat, Phase
 from peer.core.neighbor import Neighbor
@@ -13,7 +13,6 @@ from peer.core.pace import Pace
 from peer.core.stages import Stage
 from peer.core.state import State
 
-WARNED_AT = frozenset(1 << n for n in range(2, 32))  # failures in a row after which the operator is warned
 CURED_BY_HELLO = frozenset(
     {RefusalCode.NO_HANDSHAKE, RefusalCode.OLD_INCARNATION}
 )  # the reply names the incarnation to exceed
@@ -216,11 +215,9 @@ class Contacts:
 
     def check(self, now: float) -> None:
         """Mark silent neighbors; send the hellos and heartbeats that are due."""
-        due = next_check(neighbor.liveness for neighbor in self._state.neighbors.values())
-        if due is not None and now >= due:
-            table = {n: neighbor.liveness for n, neighbor in self._state.neighbors.items()}
-            for n, change in check_all(table, now, self._timeouts.heartbeat_s).items():
-                self.changed(self._state.neighbors[n], change)
+        table = {n: neighbor.liveness for n, neighbor in self._state.neighbors.items()}
+        for n, change in check_all(table, now, self._timeouts.heartbeat_s).items():
+            self.changed(self._state.neighbors[n], change)
         for neighbor in self._state.neighbors.values():
             if neighbor.returns_until is not None and now >= neighbor.returns_until:
                 neighbor.returns_until, self._state.round.lost_neighbor = None, True

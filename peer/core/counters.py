@@ -122,6 +122,6 @@ class RecordCounts:
 
     def since_last(self) -> dict[str, int]:
         """Return what was counted since the last call."""
-        counted = {name: self._totals[name] - self._before[name] for name in BY_ENGINE}
+        counted = {name: getattr(self._totals, name) - getattr(self._before, name) for name in BY_ENGINE}
         self._before = copy(self._totals)
         return counted

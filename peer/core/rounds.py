@@ -17,7 +17,7 @@ from peer.core.pace import Pace
 from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import WORK, Stage, Trigger
-from peer.core.state import Round, State
+from peer.core.state import State
 from peer.core.waiting import Company
 
 
@@ -80,7 +80,7 @@ class RoundCycle:
             return
         state.take(Trigger.BEGIN_ROUND)
         self._catch_up.forget()
-        state.round = Round(t, began_at=now)
+        state.begin_round(now)
         state.round.record = {"folded": [], "rejected": Counter(), "seconds": Counter()}
         state.arrivals.folded_in_round.clear()
         kept_from = t - self._pace.stale_rounds_max if self._pace.waits else 0
@@ -117,7 +117,7 @@ class RoundCycle:
             case Trigger.SAT_OUT | Trigger.TRAINED:
                 state.round.exchange_began_at = now
             case Trigger.STEP_ENDED:
-                state.round.step += 1
+                state.round.enter(state.round.index, state.round.step + 1)
                 state.round.exchange_began_at = now
                 for neighbor in state.neighbors.values():
                     neighbor.forget_before(state.round.current)

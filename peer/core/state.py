@@ -40,11 +40,20 @@ class Disk:
 
 @dataclass
 class Round:
-    """The round that a peer is in."""
+    """The round that a peer is in.
+
+    Attributes:
+        current: (round, step).
+        deadline: when it closes without the models that are missing then.
+        ordered_until: until when lockstep keeps the order of folds.
+    """
 
     index: int = 0
     step: int = 0
+    current: RoundStep = (0, 0)
     began_at: float = NOT_BEGUN
+    deadline: float = NOT_BEGUN
+    ordered_until: float = NOT_BEGUN
     exchange_began_at: float = 0.0
     agreed: dict[int, Select] | None = None  # the selections of the round by sender, once all are known
     decided: tuple[AlgorithmState, AlgorithmState] | None = None  # a state of the algorithm, and with what is agreed
@@ -52,10 +61,9 @@ class Round:
     company: bool = False  # a neighbor took part in it
     record: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def current(self) -> RoundStep:
-        """(round, step)."""
-        return self.index, self.step
+    def enter(self, index: int, step: int) -> None:
+        """Go to a step."""
+        self.index, self.step = self.current = index, step
 
 
 class State:
@@ -209,27 +217,19 @@ class State:
 
     def enter_round(self, round_index: int) -> None:
         """Make a round the present one; it begins when nothing precedes it."""
-        self.round.index, self.round.step = round_index, 0
+        self.round.enter(round_index, 0)
         self.plan = self.planner.plan(round_index)
+
+    def begin_round(self, now: float) -> None:
+        """Begin the present round."""
+        lasts_s = self.manifest.timeouts.round_deadline_s
+        index, ordered_until = self.round.index, now + ORDERED_SHARE * lasts_s
+        self.round = Round(index, 0, (index, 0), now, deadline=now + lasts_s, ordered_until=ordered_until)
 
     @property
     def has_begun(self) -> bool:
         """Whether a round has begun in this incarnation."""
         return self.round.began_at > NOT_BEGUN
-
-    def deadline_over(self, now: float) -> bool:
-        """Return whether the round has lasted as long as it may."""
-        return now >= self.deadline
-
-    @property
-    def deadline(self) -> float:
-        """When the present round closes without the models that are missing then."""
-        return self.round.began_at + self.manifest.timeouts.round_deadline_s
-
-    @property
-    def ordered_until(self) -> float:
-        """Until when lockstep keeps the order of folds in the present round."""
-        return self.round.began_at + ORDERED_SHARE * self.manifest.timeouts.round_deadline_s
 
     def has_delivered(self, n: int) -> bool:
         """Return whether a neighbor has delivered, in the present step, all that it announced."""

@@ -299,7 +299,8 @@ def run_algorithm_server(
 def _close(algorithm: Algorithm, workspace: Workspace, client: SimulatedPeer, rounds: int) -> None:
     """Set the results that a peer has when its run is complete."""
     client.status = "completed"
-    client.host.state.round.index = workspace.round_index = rounds
+    client.host.state.round.enter(rounds, 0)
+    workspace.round_index = rounds
     client.host.state.algorithm_state = workspace.state
     workspace.personalized, metrics = algorithm.final(workspace)
     client.host.last_round = client.host.last_round | metrics

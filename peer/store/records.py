@@ -162,8 +162,7 @@ class ResultFields(TypedDict, total=False):
     metric_shared: Annotated[
         Number | None,
         Entry(
-            "the same of the model that travels, where the evaluation model is a personal one (`pfedme`, `ditto`, `apfl`, "
-            "`perfedavg`, `cgpfl`, `dpfl`), or several models predict (`blend`)"
+            "the same of the model that travels, where the evaluation model is a personal one, or several models predict"
         ),
     ]
     metric_train: Annotated[

@@ -289,7 +289,8 @@ def test_a_stale_model_weighs_less_or_is_dropped(weight, age, folded):
 def test_step_is_late_once_it_is_over_and_in_lockstep_while_it_is_closed(pace, stage, late):
     driven = Driven(pace)
     driven.state.enter_round(4)
-    driven.state.stage, driven.state.round.step = stage, 1
+    driven.state.stage = stage
+    driven.state.round.enter(driven.state.round.index, 1)
     places = [(3, 1), (4, 0), (4, 1), (4, 2), (5, 0)]
     assert [place for place in places if driven.pace.is_closed(place)] == late
 
@@ -363,7 +364,7 @@ def test_lockstep_counts_selections_only_in_the_first_step():
     driven = Driven("lockstep")
     driven.state.neighbors[1].note_select(Select(1, 1, 0, 0))
     assert len(driven.pace.selections()) == 1
-    driven.state.round.step = 1
+    driven.state.round.enter(driven.state.round.index, 1)
     assert driven.pace.selections() == []
 
 

@@ -55,7 +55,13 @@ if TYPE_CHECKING:
     from peer.tasks import Task as Task
     from peer.view.api.results import Run as Run
     from peer.view.api.watching import watch as watch
+    from peer.zoo.tasks.models import Model as Model
     from peer.zoo.tasks.own_data import Data as Data
+    from peer.zoo.tasks.splits import Split as Split
+    from peer.zoo.tasks.splits.options import SplitOptions as SplitOptions
+    from peer.zoo.tasks.splits.plan import PeerSplit as PeerSplit
+    from peer.zoo.tasks.splits.plan import PoolSamples as PoolSamples
+    from peer.zoo.tasks.splits.plan import SplitInput as SplitInput
 
 __version__ = "0.1.0"
 

@@ -25,7 +25,8 @@ OF_ALGORITHMS = [  # what a subclass of Algorithm takes, returns and uses
     *("TrainingPlan", "Vector", "Workspace", "accumulate", "array", "derive_seed", "fold", "generator", "measured"),
     *("training_fields", "weighted_sum"),
 ]
-NAMES = sorted(WITH_AN_EXAMPLE + OF_ALGORITHMS)
+OF_SPLITS_AND_MODELS = ["Model", "PeerSplit", "PoolSamples", "Split", "SplitInput", "SplitOptions"]
+NAMES = sorted(WITH_AN_EXAMPLE + OF_ALGORITHMS + OF_SPLITS_AND_MODELS)
 WITH_EXAMPLES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for package in ("coordinator_free_bootstrap", "peer")

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
@@ -60,7 +61,7 @@ def record(name: str, title: str, columns: Sequence[str], rows: Sequence[Sequenc
     """Print a table; with ``save`` also write it to ``results/NAME.json``."""
     table = Table(*columns, title=title)
     for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+        table.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
     Console().print(table)
     if save:
         about = {

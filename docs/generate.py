@@ -1,4 +1,4 @@
-"""Write the generated tables of README.md, of these pages and of proto/WIRE.md; ``--check`` only names the pages out of date.
+"""Write the generated tables of the documentation; ``--check`` only names the pages out of date.
 
 A generated table stands between a line that names its source and a line ``<!-- end -->``. Sources:
 
@@ -31,7 +31,12 @@ from peer.view.state.rows import MESSAGES, EdgeRow, Header, PeerRow
 from peer.view.state.timeline import TimelineEntry
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "proto" / "WIRE.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "proto" / "WIRE.md",
+)
 GENERATED = re.compile(r"^(<!-- (code|table|paper): (\S+) -->\n).*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
 MARKS = re.compile(r"^<!-- (?:(?:code|table|paper): .*|end) -->$", re.MULTILINE)
 MANIFEST_KEY = re.compile(r"\b(limits|timeouts|screening)\.\w+")

@@ -91,8 +91,6 @@ class Ending:
     def begin_linger(self, now: float) -> None:
         """All rounds are done: notify the neighbors, and stay for them."""
         state = self._state
-        skipped = ("seconds", "folded", "rejected", "missing")
-        state.round.record = {key: value for key, value in state.round.record.items() if key not in skipped}
         self._linger_until = now + self._company.absence_s
         self._linger_latest = now + state.manifest.timeouts.round_deadline_s
         self._contacts.send_heartbeats(now)
@@ -133,7 +131,7 @@ class Ending:
         self._contacts.send_heartbeats(now)
         for arrival in state.arrivals.unanswered():
             state.answer(arrival, Outcome.UNUSED)
-        record = state.round.record if ended else {}
-        fields = {"rounds_completed": state.round.index} | record | self._counted.since_last()
+        metrics = state.round.notes.metrics if ended else {}
+        fields = {"rounds_completed": state.round.index} | metrics | self._counted.since_last()
         state.emit(do.Record("end" if ended else "leave", fields))
         state.emit(do.Stop(status))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -181,7 +180,7 @@ class Receiver:
         if event.refusal is None:
             return
         self._state.totals["models_rejected"] += 1
-        self._state.round.record.setdefault("rejected", Counter())[event.refusal.code] += 1
+        self._state.round.notes.rejected[event.refusal.code] += 1
         if not self._is_closed(header):
             self._state.neighbors[header.sender].note_delivered(header)
 
@@ -322,7 +321,7 @@ class Receiver:
         state.arrivals.folding[arrival.stream] = arrival
         state.totals["models_folded"] += 1
         key = [header.sender, header.incarnation, header.round_index, header.step, header.slot]
-        state.round.record.setdefault("folded", []).append(key)
+        state.round.notes.folded.append(key)
         state.emit(do.AnswerArrival(arrival, Outcome.FOLDED))
         state.emit(do.FoldArrival(arrival, targets))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Literal
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
@@ -81,7 +80,6 @@ class RoundCycle:
         state.take(Trigger.BEGIN_ROUND)
         self._catch_up.forget()
         state.begin_round(now)
-        state.round.record = {"folded": [], "rejected": Counter(), "seconds": Counter()}
         state.arrivals.folded_in_round.clear()
         kept_from = t - self._pace.stale_rounds_max if self._pace.waits else 0
         for neighbor in state.neighbors.values():
@@ -108,8 +106,9 @@ class RoundCycle:
         state.algorithm_state = event.state
         if event.kind == "assign":
             state.plan = state.planner.assigned(state.plan, event.state, state.incarnation)
-        state.round.record.setdefault("seconds", Counter()).update(event.seconds)
-        state.round.record.update(event.metrics)
+        for phase, seconds in event.seconds.items():
+            state.round.notes.seconds[phase] += seconds
+        state.round.notes.metrics.update(event.metrics)
         match trigger:
             case Trigger.ASSIGNED:
                 self._sender.announce()
@@ -149,7 +148,7 @@ class RoundCycle:
         self._company.step_closes(closed.company)
         for arrival in closed.unused:
             state.answer(arrival, Outcome.UNUSED)
-        state.round.record["seconds"]["wait"] += now - state.round.exchange_began_at
+        state.round.notes.seconds["wait"] += now - state.round.exchange_began_at
         if self._pace.waits:
             self._note_missing(closed.missing)
         selections, numbers = tuple(self._pace.selections()), self._pace.numbers()
@@ -170,7 +169,8 @@ class RoundCycle:
 
     def _note_missing(self, missing: list[int]) -> None:
         state = self._state
-        state.round.record["missing"] = sorted({*state.round.record.get("missing", ()), *missing})
+        notes = state.round.notes
+        notes.missing = sorted({*(notes.missing or ()), *missing})
         if missing == self._missing:
             return
         if not {*missing} <= {*self._missing}:
@@ -187,11 +187,11 @@ class RoundCycle:
         state = self._state
         self._pace.close_round(now)
         self._company.round_closes()
-        record, seconds = state.round.record, state.round.record.pop("seconds")
-        seconds["other"] = max(0.0, now - state.round.began_at - sum(seconds.values()))
+        notes = state.round.notes
+        notes.seconds["other"] = max(0.0, now - state.round.began_at - sum(notes.seconds.values()))
         alive = sum(1 for n in state.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
         fields = {"round_index": state.round.index, "neighbors_alive": alive, "active": state.plan.trains}
-        state.emit(do.Record("round", fields | record | self._counted.since_last() | {"seconds": dict(seconds)}))
+        state.emit(do.Record("round", fields | self._counted.since_last() | notes.as_fields()))
         saves = state.plan.saves
         state.enter_round(state.round.index + 1)
         if saves:

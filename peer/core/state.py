@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -39,6 +39,31 @@ class Disk:
 
 
 @dataclass
+class RoundNotes:
+    """What the record of a round will say, as far as it is known.
+
+    Attributes:
+        folded: [neighbor, incarnation, round, step, slot] of each arrival, in fold order.
+        rejected: complete arrivals that failed screening, by refusal code.
+        seconds: per phase.
+        metrics: what the algorithm and the host say of the work of the round; after the last round, of the final work.
+        missing: neighbors whose models were missing when a step closed; None: no step that waits for neighbors has closed.
+    """
+
+    folded: list[list[int]] = field(default_factory=list)
+    rejected: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    metrics: dict[str, Any] = field(default_factory=dict)
+    missing: list[int] | None = None
+
+    def as_fields(self) -> dict[str, Any]:
+        """Return the fields of the record, JSON values."""
+        missing = {} if self.missing is None else {"missing": self.missing}
+        known = {"folded": self.folded, "rejected": self.rejected} | self.metrics | missing
+        return known | {"seconds": dict(self.seconds)}
+
+
+@dataclass
 class Round:
     """The round that a peer is in.
 
@@ -59,7 +84,7 @@ class Round:
     decided: tuple[AlgorithmState, AlgorithmState] | None = None  # a state of the algorithm, and with what is agreed
     lost_neighbor: bool = False  # one died or left in it, or is missing since the round before
     company: bool = False  # a neighbor took part in it
-    record: dict[str, Any] = field(default_factory=dict)
+    notes: RoundNotes = field(default_factory=RoundNotes)
 
     def enter(self, index: int, step: int) -> None:
         """Go to a step."""

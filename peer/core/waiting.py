@@ -44,7 +44,7 @@ class Company:
 
     def step_closes(self, company: bool) -> None:
         """Note whether a neighbor took part in the step that closes."""
-        self._state.round.company |= company or bool(self._state.round.record.get("folded"))
+        self._state.round.company |= company or bool(self._state.round.notes.folded)
 
     def round_closes(self) -> None:
         """Count a round of an exchange in which no neighbor took part; log the first one, and the end of such rounds."""

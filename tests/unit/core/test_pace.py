@@ -482,7 +482,7 @@ def test_a_round_whose_neighbor_went_on_without_us_does_not_count_for_the_round_
         driven.heartbeat(1, t), driven.heartbeat(2, t, after=1.0)
     driven.heartbeat(2, t + 1), driven.heartbeat(1, t + 2)
     assert driven.engine.stage is Stage.CLOSING
-    assert driven.state.neighbors[1].liveness.is_live and driven.state.round.record["missing"] == [1]
+    assert driven.state.neighbors[1].liveness.is_live and driven.state.round.notes.missing == [1]
     driven.work("close")
     assert driven.pace.rate.duration_min_s() == 1.0
 

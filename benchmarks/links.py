@@ -216,7 +216,7 @@ def receive(large_bytes: int, small_bytes: int, pipe: Connection) -> None:
 
 
 def send_large(port: int, size: int, pipe: Connection) -> None:
-    """Push one large model when told to; tell seconds and own extra memory."""
+    """Push one large model on request; report seconds and own extra memory."""
 
     async def main() -> None:
         send, link = peer_sender(port, np.ones(size // 4, np.float32))

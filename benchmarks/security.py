@@ -289,7 +289,7 @@ class Attacker:
         self.tls = MutualTls(graph, ATTACKER, load_key_pair(files))
         self.calls: Counter[str] = Counter()
         self.incarnation = 1
-        self.digests: dict[str, str] = {}  # told once the peers have started
+        self.digests: dict[str, str] = {}  # known once the peers have started
         self.model_bytes = 0
 
     def link(self, peer_id: int) -> NeighborLink:

@@ -182,7 +182,7 @@ class Algorithm(Generic[OptionsT, StateT]):
     def tells(self, state: StateT, round_index: int, step: int) -> Numbers:
         """Return the numbers to send in a step to each neighbor that gets no model in it: none.
 
-        They go with the pass. Neighbors find those of a step in ``workspace.told`` when they end or close it.
+        They go with the pass. Neighbors find those of a step in ``workspace.neighbor_numbers`` when they end or close it.
         """
         return NO_NUMBERS
 

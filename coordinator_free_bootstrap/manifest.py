@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from coordinator_free_bootstrap.identity import FEDERATION
 from coordinator_free_bootstrap.options import EffectiveWhen
 
 Scalar = bool | int | float | str | None
@@ -165,9 +166,7 @@ class Manifest(_Section):
     2
     """
 
-    federation: str = Field(
-        "federation", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$", description="federation in certificates"
-    )
+    federation: str = Field("federation", pattern=f"^{FEDERATION}$", description="federation in certificates")
     algorithm: str = Field(
         "dfca", description="one of `peer list algorithms`: dfca, fedspd, dfedavg, ...; or your file.py:Class"
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from coordinator_free_bootstrap.errors import Refusal as Refusal
     from coordinator_free_bootstrap.errors import RefusalCode as RefusalCode
     from coordinator_free_bootstrap.manifest import Manifest as Manifest
+    from coordinator_free_bootstrap.options import EffectiveWhen as EffectiveWhen
     from coordinator_free_bootstrap.seeds import generator as generator
     from peer.algorithms.base import Algorithm as Algorithm
     from peer.algorithms.learner import TrainingPlan as TrainingPlan

@@ -12,9 +12,14 @@ import numpy as np
 from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.base import Algorithm, OptionsT, StateT, refuse_slot
 from peer.algorithms.workspace import Workspace
 from peer.core.messages import ModelHeader, Select
+
+OF_IDLE = EffectiveWhen(
+    lambda r: r.run.participation < 1, "run.participation is 1, so no peer sits a round out", by_run=True
+)
 
 
 class NearestCluster(Algorithm[OptionsT, StateT]):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import ShardError, TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, ShardError, TaskError
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.columns import some
 from peer.tasks.in_numpy import in_numpy, is_missing
@@ -213,9 +213,8 @@ def _targets(y: np.ndarray, options: Mapping[str, Any]) -> tuple[np.ndarray, tup
                 f"{SOURCE}: y: expected finite numbers for regression, got {y.dtype} that are not all finite"
             )
         if "classes" in options:
-            raise TaskError(
-                f"{SOURCE}: classes have no effect with kind='regression'. Remove them, or give 'classification'."
-            )
+            why = "the targets are numbers to predict: kind is 'regression'"
+            raise TaskError(ConfigProblem.without_effect(f"{SOURCE}: classes", options["classes"], why))
         return y.astype(np.float32), None
     if y.ndim != 1:
         raise TaskError(f"{SOURCE}: y: expected one label for each sample [n], as y.ravel(), got shape {list(y.shape)}")

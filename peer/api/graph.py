@@ -15,6 +15,7 @@ from coordinator_free_bootstrap import Kind, Manifest, digest, load_graph, make_
 from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option
 from coordinator_free_bootstrap.generators import KIND, PEERS, DrawOptions
 from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
+from coordinator_free_bootstrap.options import given_keys
 from peer.api.arguments import named_in_python
 
 TRIMMED_VALUES_MIN = 2  # of fewer values nothing is left when one at each end is trimmed
@@ -167,15 +168,6 @@ def screening_in_words(graph: BaseGraph) -> str:
         "off: one lying neighbor can make the models useless; where neighbors are not trusted, set "
         f"{' or '.join(remedies)} (docs/choosing.md)"
     )
-
-
-def given_keys(run: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys of a run in dotted form: ``run.rounds``, ``run.timeouts.suspicion_s``."""
-    for key, value in run.items():
-        if isinstance(value, Mapping):
-            yield from (f"run.{key}.{leaf}" for leaf in value)
-        else:
-            yield f"run.{key}"
 
 
 def check_names(graph: BaseGraph) -> None:

@@ -74,12 +74,12 @@ def typer_parameter(name: str, field: FieldInfo) -> Parameter:
 def option_of(name: str, field: FieldInfo) -> Any:
     """Return what typer reads of a declared option: its name, help, bounds, and how they are shown."""
     shown = next((each for each in field.metadata if isinstance(each, Shown)), Shown())
-    least, most = bounds_of(field)
+    bounds = bounds_of(field)
     return typer.Option(
         f"--{name.replace('_', '-')}",
         help=field.description,
-        min=least,
-        max=most,
+        min=None if bounds.above else bounds.least,  # `parsed` refuses what typer cannot
+        max=None if bounds.below else bounds.most,
         metavar=shown.metavar,
         show_default=shown.default or True,
         readable=False,

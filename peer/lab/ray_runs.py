@@ -155,7 +155,7 @@ def run_on_ray(
         out: folder of all results.
         keep: whether run directories are kept.
         command: the user's command line, stored in the results.
-        progress: is started when the runs start, and told rounds, results and losses.
+        progress: shows rounds, results and losses; starts when the runs start.
 
     Raises:
         UsageError: the cluster cannot be used, or no node can ever start one of the runs.

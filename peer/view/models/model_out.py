@@ -40,9 +40,9 @@ def read_model(peer: PeerRun, name: str = PERSONALIZED) -> SavedModel:
     """
     from peer.view.models.saved import SavedModel
 
-    path = peer.place.models / f"{name}.safetensors"
+    path = peer.state_dir.models / f"{name}.safetensors"
     if not path.is_file():
-        left = sorted(file.stem for file in peer.place.models.glob("*.safetensors"))
+        left = sorted(file.stem for file in peer.state_dir.models.glob("*.safetensors"))
         when = ", which a peer writes when it has completed the run" if name == PERSONALIZED else ""
         raise StorageError(
             f"peer {peer.peer_id}: expected {path}{when}, got only the models {', '.join(left) or '(none)'}"
@@ -104,7 +104,7 @@ def _chosen(peer: PeerRun, name: str) -> SavedModel:
     """Return a model file by its name; that of a predictor of several models, such as mixture, means the personalized file."""
     from peer.learning.combined import PREDICTORS
 
-    names = sorted(file.stem for file in peer.place.models.glob("*.safetensors"))
+    names = sorted(file.stem for file in peer.state_dir.models.glob("*.safetensors"))
     if name in (PERSONALIZED, *names):
         return read_model(peer, name)
     measured = ""

@@ -214,9 +214,8 @@ def _targets(y: np.ndarray, options: Mapping[str, Any]) -> tuple[np.ndarray, tup
                 f"{SOURCE}: y: expected finite numbers for regression, got {y.dtype} that are not all finite"
             )
         if "classes" in options:
-            raise TaskError(
-                ConfigProblem.without_effect(f"{SOURCE}: classes", options["classes"], "the kind is regression")
-            )
+            why = "the targets are numbers to predict: kind is 'regression'"
+            raise TaskError(ConfigProblem.without_effect(f"{SOURCE}: classes", options["classes"], why))
         return y.astype(np.float32), None
     if y.ndim != 1:
         raise TaskError(f"{SOURCE}: y: expected one label for each sample [n], as y.ravel(), got shape {list(y.shape)}")

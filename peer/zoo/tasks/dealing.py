@@ -14,8 +14,7 @@ from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.shard import Shard
 from peer.zoo.tasks.pool import Pool
-from peer.zoo.tasks.splits import PeerSplit, PoolSamples, SplitInput, make_split
-from peer.zoo.tasks.splits.mixtures import LETTERS
+from peer.zoo.tasks.splits import PeerSplit, PoolSamples, SplitInput, make_split, splits
 from peer.zoo.tasks.splits.plan import UNKNOWN
 
 
@@ -37,7 +36,8 @@ class Deal:
     def classes(self) -> int | None:
         """Number of labels after the split; None for regression."""
         # EMNIST by-class has 62 labels; the split by case merges them into the 26 letters.
-        return LETTERS if self.manifest.split == "letters_case" else self.pool.classes
+        named = splits().get(self.manifest.split)
+        return self.pool.classes if named is None or named.classes is None else named.classes
 
     @property
     def outputs(self) -> int:

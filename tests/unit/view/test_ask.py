@@ -206,7 +206,7 @@ def test_a_missing_file_is_said_to_be_missing():
 
 
 def test_a_diverged_peer_is_shown_as_such(run_directory):
-    place = PeerRun.read(run_directory, 2).place
+    place = PeerRun.read(run_directory, 2).state_dir
     write_json(place.summary, {"peer_id": 2, "status": "diverged", "loss": math.nan})
     assert text_of(ask(str(run_directory))).splitlines()[4].split()[:2] == ["2", "diverged"]
 

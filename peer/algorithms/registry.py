@@ -8,7 +8,7 @@ import pkgutil
 from types import ModuleType
 
 import peer.algorithms as package
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option
 from coordinator_free_bootstrap.extras import require
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.installed import REMEDY, installed, loaded
@@ -34,7 +34,9 @@ def register(algorithm: type[Algorithm]) -> str:
         ConfigError: the class is not an `Algorithm` with a name of its own, or an installed algorithm has the name.
     """
     if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
-        raise ConfigError(f"algorithm: expected a name, or a subclass of peer.Algorithm, got {algorithm!r}")
+        raise ConfigError(
+            ConfigProblem(Option("algorithm"), "a name, or a subclass of peer.Algorithm", repr(algorithm))
+        )
     name = vars(algorithm).get("name")
     if not isinstance(name, str) or not name:
         raise ConfigError(

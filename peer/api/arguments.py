@@ -6,12 +6,57 @@ command line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
 
-from coordinator_free_bootstrap.errors import PeerError, face, names_for
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError, UsageError, face, names_for
 from coordinator_free_bootstrap.extras import named_packages
+from coordinator_free_bootstrap.strict_json import shortened
 from peer.api.notebook import show_one_sentence
+
+
+def given_path(name: str, value: object) -> Path:
+    """Return an argument that names a file or a folder.
+
+    Raises:
+        UsageError: it is no path.
+    """
+    if not isinstance(value, str | PathLike):
+        raise UsageError(ConfigProblem(Option(name), "a path", _shown(value)))
+    return Path(value)
+
+
+def refuse_unless(fits: bool, name: str, expected: str, value: object) -> None:
+    """Refuse the value of an argument that does not fit.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if not fits:
+        raise UsageError(ConfigProblem(Option(name), expected, _shown(value)))
+
+
+def _shown(value: object) -> str:
+    """Return a short form of a value: an array, for example, is shown as its type."""
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return shortened(repr(value)) if plain else f"a {type(value).__name__}"
+
+
+@contextmanager
+def named_by_argument(arguments: Mapping[str, str]) -> Iterator[None]:
+    """Name a manifest key in an error of a block as the argument that gave it: ``{"run.task": "task"}``."""
+    try:
+        yield
+    except PeerError as error:
+        key, colon, rest = str(error).partition(":")
+        if key in arguments:
+            option = Option(arguments[key])
+            error.args = (f"{option}{colon}{rest}",)
+            error.problem = error.problem and replace(error.problem, key=option)
+        raise
 
 
 @contextmanager

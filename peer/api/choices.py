@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coordinator_free_bootstrap import Graph
+from peer.api.arguments import named_by_argument, refuse_unless
 from peer.api.graph import check_names, with_run
 from peer.rings import name_of_api
 
@@ -30,6 +31,7 @@ def chosen(graph: Graph, task: SamplesChoice, algorithm: AlgorithmChoice) -> tup
     from peer.tasks.dealt import DealtTask
     from peer.tasks.loading import as_task, same_task
 
+    refuse_unless(isinstance(graph, Graph), "graph", "a peer.Graph", graph)
     name = algorithm if algorithm is None or isinstance(algorithm, str) else register(algorithm)
     found = None
     keys: dict[str, Any] = {} if name is None else {"algorithm": name}
@@ -38,6 +40,8 @@ def chosen(graph: Graph, task: SamplesChoice, algorithm: AlgorithmChoice) -> tup
             data = name_of_api("Data")
             task = data(*task) if isinstance(task, tuple) and len(task) == 2 else data(task)
         kind = type(task)
+        own = isinstance(task, str | Task) or (isinstance(task, type) and issubclass(task, Task))
+        refuse_unless(own, "task", "a peer.Task, samples, or the name of a task", task)
         label = task if isinstance(task, str) else f"{kind.__module__}:{kind.__qualname__}"
         keys["task"] = label
         if isinstance(task, DealtTask):
@@ -45,7 +49,8 @@ def chosen(graph: Graph, task: SamplesChoice, algorithm: AlgorithmChoice) -> tup
         elif not same_task(label, graph.manifest.task):  # options of another task are refused
             keys |= {"task_options": {}, "model": None, "model_options": {}}
         found = None if isinstance(task, str) else task
-    graph = with_run(graph, keys)
-    check_names(graph)
+    with named_by_argument({f"run.{key}": key for key in keys}):
+        graph = with_run(graph, keys)
+        check_names(graph)
     checked = None if found is None else as_task(found, graph.manifest)
     return graph, checked.dealt(graph.manifest, len(graph.nodes)) if isinstance(checked, DealtTask) else checked

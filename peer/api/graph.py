@@ -12,11 +12,12 @@ from typing_extensions import override
 
 from coordinator_free_bootstrap import Graph as BaseGraph
 from coordinator_free_bootstrap import Kind, Manifest, digest, load_graph, make_graph, parse_manifest, save_graph
-from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option, written_as
 from coordinator_free_bootstrap.generators import KIND, PEERS, DrawOptions
+from coordinator_free_bootstrap.graph import Node
 from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
 from coordinator_free_bootstrap.options import given_keys
-from peer.api.arguments import named_in_python
+from peer.api.arguments import given_path, named_in_python
 
 TRIMMED_VALUES_MIN = 2  # of fewer values nothing is left when one at each end is trimmed
 
@@ -34,6 +35,7 @@ class Graph(BaseGraph):
     """
 
     @classmethod
+    @written_as({"algorithm": "run.algorithm"})
     @named_in_python()
     def make(
         cls,
@@ -77,7 +79,7 @@ class Graph(BaseGraph):
             GraphError: the file cannot be read, or its graph is invalid.
             ConfigError: its manifest is invalid.
         """
-        return cls.of(load_graph(path))
+        return cls.of(load_graph(given_path("path", path)))
 
     @classmethod
     def of(cls, graph: BaseGraph) -> Self:
@@ -91,7 +93,7 @@ class Graph(BaseGraph):
         Raises:
             GraphError: the file cannot be written.
         """
-        save_graph(self, path)
+        save_graph(self, given_path("path", path))
 
     @named_in_python()
     def check(self) -> dict[str, Any]:
@@ -128,6 +130,11 @@ class Graph(BaseGraph):
             "graph_digest": self.digest,
             "manifest_digest": digest(self.manifest),
         }
+
+    @override
+    @named_in_python()
+    def node(self, peer_id: int) -> Node:
+        return super().node(peer_id)
 
     @override
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.options import model_of, parsed
-from peer.api.arguments import named_in_python
+from peer.api.arguments import given_path, named_in_python, refuse_unless
 from peer.api.choices import AlgorithmChoice, SamplesChoice, chosen
 from peer.api.graph import Graph as MadeGraph
 from peer.lab.options import SimulatedOptions
@@ -67,16 +67,17 @@ def simulate(
     from peer.tasks.effect import refuse_unused_options
     from peer.tasks.loading import absolute_task
 
+    refuse_unless(isinstance(progress, bool), "progress", "true or false", progress)
     if not isinstance(graph, Graph):
-        if task is not None:
-            raise UsageError(f"graph: expected a peer.Graph, or samples without a task, got a {type(graph).__name__}")
+        samples = task is None and hasattr(graph, "__getitem__")
+        refuse_unless(samples, "graph", "a peer.Graph, or samples without a task", graph)
         graph, task = MadeGraph.make(run={"split": "iid"}), graph
     graph, task_object = chosen(graph, task, algorithm)
     read = parsed(model_of(SimulatedOptions), options, error=UsageError, owner="peer.simulate").model_dump()
     refuse_unused_options(graph.manifest, data_root=read["data_root"], shard=None, download=False)
     place = absolute_task(graph.manifest.task)
     folder = ScratchFolder("simulated") if out is None else None
-    directory = folder.path if folder is not None else Path(str(out)).absolute()
+    directory = folder.path if folder is not None else given_path("out", out).absolute()
     settings = SimulatedSettings(**read, task=task_object, tell=_say if folder is None else None)
     before = torch.get_num_threads()
     try:

@@ -27,7 +27,7 @@ from coordinator_free_bootstrap.errors import (
     TaskError,
     UsageError,
 )
-from peer.api.arguments import named_in_python
+from peer.api.arguments import named_in_python, refuse_unless
 from peer.api.choices import TaskChoice, chosen
 from peer.bed.options import BedOptions, bed_options
 from peer.store.files import storage_errors
@@ -91,6 +91,7 @@ class Testbed:
         self._options = bed_options(options)
         self.directory = Path(self._options["out"]).absolute()  # the program may change its working directory
         self._started_in, self._task = Path.cwd(), absolute_task(self.graph.manifest.task)
+        refuse_unless(isinstance(progress, bool), "progress", "true or false", progress)
         self._progress = progress
         self._process: subprocess.Popen[str] | None = None
         self._answers: queue.Queue[str] = queue.Queue()
@@ -208,8 +209,9 @@ class Testbed:
             RunFailed: no peer runs any more, and not all have completed that many; or a peer failed.
         """
         total = self.graph.manifest.rounds
+        refuse_unless(isinstance(rounds, int), "rounds", "an integer", rounds)
         if not 0 <= rounds <= total:
-            raise UsageError(f"Testbed.wait_round: expected 0 to {total}, the rounds of the run, got {rounds}")
+            raise UsageError(ConfigProblem(Option("rounds"), f"0 to {total}, the rounds of the run", str(rounds)))
         self._started()
         watcher = self._watcher()
         while True:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from peer.api.arguments import named_in_python
+from peer.api.arguments import given_path, named_in_python, refuse_unless
 from peer.api.choices import TaskChoice
 from peer.view.models.model_out import export_model, module_of, peer_of, read_model
 
@@ -48,7 +48,10 @@ class Run:
     def __init__(self, directory: str | Path, *, task: TaskChoice = None) -> None:
         from peer.tasks.loading import absolute_task
 
-        self.directory = Path(directory).absolute()  # the program may change its working directory
+        self.directory = given_path("directory", directory).absolute()  # the program may change its working directory
+        from peer.tasks import Task
+
+        refuse_unless(task is None or isinstance(task, str | Task), "task", "a peer.Task, or the name of a task", task)
         self._task = (absolute_task(task) or task) if isinstance(task, str) else task
         _ = self._report
 
@@ -101,6 +104,7 @@ class Run:
         """
         from peer.view.report.plots import series_figure
 
+        refuse_unless(metric is None or isinstance(metric, str), "metric", "a text", metric)
         return series_figure(self._report.run, metric)
 
     @named_in_python()
@@ -113,6 +117,8 @@ class Run:
         """
         from peer.view.trackers.export import export
 
+        for each in exports:
+            refuse_unless(isinstance(each, str), "export", "a text", each)
         export(self._report, exports)
 
     @property
@@ -155,7 +161,7 @@ class Run:
             StorageError: the peer left no such model, or only a part of one; the file cannot be written.
             TaskError: the task cannot be loaded; ONNX cannot express the model.
         """
-        return export_model(self._report, peer_id, Path(to), model, self._task)
+        return export_model(self._report, peer_id, given_path("to", to), model, self._task)
 
     @override
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
-from peer.api.arguments import named_in_python
+from peer.api.arguments import given_path, named_in_python
 from peer.view.options import PageOptions, page_options
 
 
@@ -32,4 +32,4 @@ def watch(directory: str | Path, **options: Unpack[PageOptions]) -> None:
     from peer.view.page.process import watch_directory
 
     host, port, names = page_options(options)
-    watch_directory(Path(directory), print, host=host, port=port, names=names)
+    watch_directory(given_path("directory", directory), print, host=host, port=port, names=names)

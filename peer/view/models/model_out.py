@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, StorageError, UsageError
+from coordinator_free_bootstrap.validation import alternatives
 from peer.api.choices import TaskChoice
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def export_model(report: Report, peer_id: int, to: Path, name: str | None = None
     from peer.view.models.model_card import Exported, model_card
 
     if to.suffix not in FORMATS:
-        raise UsageError(f"export to {to}: expected one of {', '.join(FORMATS)}, got the ending {to.suffix!r}")
+        raise UsageError(ConfigProblem(Option("to"), f"a file that ends in {alternatives(FORMATS)}", str(to)))
     if to.suffix == ".onnx":
         check_packages()
     peer = peer_of(report, peer_id)
@@ -112,8 +113,9 @@ def _chosen(peer: PeerRun, name: str) -> SavedModel:
         saved = read_model(peer)
         if saved.weights and saved.metadata["predictor"] == name:
             return saved
-        measured = f". The run's final metric was measured with the {saved.metadata.get('predictor')}."
-    raise UsageError(f"model: expected one of the peer's models ({', '.join(names) or 'none'}), got {name!r}{measured}")
+        measured = f"The run's final metric was measured with the {saved.metadata.get('predictor')}."
+    expected = f"one of the peer's models ({', '.join(names) or 'none'})"
+    raise UsageError(ConfigProblem(Option("model"), expected, repr(name), measured))
 
 
 def _sizes(module: nn.Module) -> tuple[int, int, int]:

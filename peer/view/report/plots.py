@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import Option, UsageError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import unknown_name
@@ -123,7 +123,7 @@ def series_figure(run: RunFiles, name: str | None = None) -> Figure:
         if name in numbers:
             points.setdefault(int(row["round_index"]), []).append(float(numbers[name]))
     if not points:
-        raise UsageError(unknown_name("plot", name, sorted(known)))
+        raise UsageError(unknown_name(str(Option("metric")), name, sorted(known)))
     rounds = sorted(points)
     values = [np.array(points[r]) for r in rounds]
     title = f"{run.algorithm or 'unknown algorithm'}, {len(run.peers)} peers"

@@ -10,7 +10,7 @@ import typer
 from coordinator_free_bootstrap.errors import written_as
 
 
-@written_as({"peer_id": "--peer"})
+@written_as({"peer_id": "--peer", "to": "FILE"})
 def export(
     directory: Annotated[Path, typer.Argument(help="The --out of a testbed, or one state directory.", readable=False)],
     to: Annotated[

@@ -61,5 +61,5 @@ def test_the_model_file_has_the_scaling_and_the_classes(tmp_path):
 
 def test_samples_alone_go_to_a_default_graph():
     assert len(peer.simulate((X, Y), progress=False).models) == 8
-    with pytest.raises(UsageError, match=r"graph: expected .*, got a tuple"):
+    with pytest.raises(UsageError, match=r"graph=: expected .*, got a tuple"):
         peer.simulate((X, Y), "digits", progress=False)

@@ -207,7 +207,18 @@ def test_a_testbed_refuses_a_precision_before_any_peer_starts(tmp_path):
 
 def test_messages_name_options_that_exist():
     """Before, messages told users to give --cert, --key, --host and --input, which are gone."""
-    known = {*IN_FILE, *IN_SETTINGS, *KEYS.model_fields, *KIND_KEYS, "run"}  # run: of Graph.make
+    known = {
+        *IN_FILE,
+        *IN_SETTINGS,
+        *KEYS.model_fields,
+        *KIND_KEYS,
+        "run",
+        "metric",
+        "rounds",
+        "path",
+        "progress",
+        "to",
+    }  # of Python calls
     for _, command in leaves(get_command(app)):
         known |= {
             name for each in command.params for name in (each.opts[-1].removeprefix("--").replace("-", "_"), each.name)

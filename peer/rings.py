@@ -32,7 +32,6 @@ NAMES = {
     "Algorithm": "peer.algorithms.base",
     "Data": "peer.zoo.tasks.own_data",
     "Graph": "peer.api.graph",
-    "EffectiveWhen": "coordinator_free_bootstrap.options",
     "Manifest": "coordinator_free_bootstrap.manifest",
     "Model": "peer.zoo.tasks.models",
     "PeerSplit": "peer.zoo.tasks.splits.plan",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
-from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError, UsageError, face, names_for
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError, TaskError, UsageError, face, names_for
 from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.strict_json import shortened
 from peer.api.notebook import show_one_sentence
@@ -29,14 +29,16 @@ def given_path(name: str, value: object) -> Path:
     return Path(value)
 
 
-def refuse_unless(fits: bool, name: str, expected: str, value: object) -> None:
+def refuse_unless(
+    fits: bool, name: str, expected: str, value: object, kind: type[UsageError | TaskError] = UsageError
+) -> None:
     """Refuse the value of an argument that does not fit.
 
     Raises:
-        UsageError: it does not.
+        UsageError, TaskError: of class ``kind``: it does not.
     """
     if not fits:
-        raise UsageError(ConfigProblem(Option(name), expected, _shown(value)))
+        raise kind(ConfigProblem(Option(name), expected, _shown(value)))
 
 
 def _shown(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap.errors import TaskError
 from peer.api.arguments import named_by_argument, refuse_unless
 from peer.api.graph import check_names, with_run
 from peer.rings import name_of_api
@@ -41,7 +42,7 @@ def chosen(graph: Graph, task: SamplesChoice, algorithm: AlgorithmChoice) -> tup
             task = data(*task) if isinstance(task, tuple) and len(task) == 2 else data(task)
         kind = type(task)
         own = isinstance(task, str | Task) or (isinstance(task, type) and issubclass(task, Task))
-        refuse_unless(own, "task", "a peer.Task, samples, or the name of a task", task)
+        refuse_unless(own, "task", "a peer.Task, samples, or the name of a task", task, TaskError)
         label = task if isinstance(task, str) else f"{kind.__module__}:{kind.__qualname__}"
         keys["task"] = label
         if isinstance(task, DealtTask):

@@ -108,7 +108,7 @@ def test_a_gpu_run_needs_a_node_with_a_gpu():
     node = node_of({**NODE, "Resources": {"CPU": 4.0, "memory": 8e9}})
     with pytest.raises(UsageError, match=r"0.25 of a GPU \(2.0 GB\) for small, seed 1, got .* 0 GPUs"):
         refuse_impossible("small, seed 1", Demand(1, 1, 2 * 10**9), 0.25, [node])
-    with pytest.raises(UsageError, match="got none"):
+    with pytest.raises(UsageError, match="there is none"):
         refuse_impossible("small, seed 1", Demand(1, 1), 0.0, [])
 
 
@@ -208,7 +208,8 @@ def test_a_run_that_no_node_can_start_is_refused_before_any_run(jobs, tmp_path, 
     [
         (
             "127.0.0.1:1",
-            "expected a cluster that can be reached, got 127.0.0.1:1: Connection refused. Start one with: ",
+            "expected a cluster that can be reached, got 127.0.0.1:1: Connection refused. "
+            "Start one with: GRPC_ENABLE_FORK_SUPPORT=0 ray start --head",
         ),
         ("ray://127.0.0.1:1", "expected a cluster that can be reached, got ray://127.0.0.1:1"),
         ("cluster", "expected one of local, auto, HOST:PORT, ray://HOST:PORT, got 'cluster'"),

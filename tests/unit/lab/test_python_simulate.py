@@ -109,7 +109,7 @@ def test_a_task_object_of_the_program():
 
 
 def test_a_wrong_task_is_refused(graph):
-    with pytest.raises(TaskError, match="^task=: expected a peer.Task, samples, or the name of a task, got 3$"):
+    with pytest.raises(TaskError, match=r"^task=: expected a peer.Task, samples, or the name of a task, got 3$"):
         peer.simulate(graph, 3, progress=False)
     with pytest.raises(TaskError, match=r"no_such\.py"):
         peer.simulate(graph, "no_such.py:task", progress=False)

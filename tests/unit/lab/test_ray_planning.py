@@ -108,7 +108,7 @@ def test_a_gpu_run_needs_a_node_with_a_gpu():
     node = node_of({**NODE, "Resources": {"CPU": 4.0, "memory": 8e9}})
     with pytest.raises(UsageError, match=r"0.25 of a GPU \(2.0 GB\) for small, seed 1, got .* 0 GPUs"):
         refuse_impossible("small, seed 1", Demand(1, 1, 2 * 10**9), 0.25, [node])
-    with pytest.raises(UsageError, match="there is none"):
+    with pytest.raises(UsageError, match="got none"):
         refuse_impossible("small, seed 1", Demand(1, 1), 0.0, [])
 
 

@@ -246,6 +246,16 @@ class Graph:
         return {peer_id: tuple(sorted(found)) for peer_id, found in neighbors.items()}
 
 
+def own_address(text: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``; port 0 is any free one, to listen on.
+
+    Raises:
+        ValueError: another form; the text says what is allowed.
+    """
+    host, port = split_address(f"{text[:-1]}1" if text.endswith(":0") else text)
+    return host, 0 if text.endswith(":0") else port
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port of ``host:port``, ``1.2.3.4:port`` or ``[v6]:port``; a link-local one has a scope, ``[fe80::1%eth0]``.
 

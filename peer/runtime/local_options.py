@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, cast
 from pydantic import AfterValidator, Field
 
 from coordinator_free_bootstrap.errors import UsageError
-from coordinator_free_bootstrap.graph import split_address
+from coordinator_free_bootstrap.graph import own_address, split_address
 from coordinator_free_bootstrap.options import EffectiveWhen, Shown, Texts, model_of, parsed, refuse_replaced
 from peer.learning.device import device_form
 
@@ -137,7 +137,7 @@ class LocalOptions(TypedDict, total=False):
     ]
     listen: Annotated[
         str | None,
-        checked(split_address),
+        checked(own_address),
         Field(
             None,
             description="host:port to listen on; [::]:7400: all IPv4 and IPv6 addresses. Default: as in the graph file.",

@@ -30,7 +30,7 @@ from coordinator_free_bootstrap.errors import (
     RefusalCode,
     RemoteProtocolError,
 )
-from coordinator_free_bootstrap.graph import split_address
+from coordinator_free_bootstrap.graph import own_address
 from peer.identity.certificates import Certificate
 from peer.identity.expiry import last_end
 from peer.identity.files import KeyFiles, KeyPair, load_key_pair, read_file
@@ -263,10 +263,10 @@ def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentia
         ConfigError: ``listen`` is not ``host:port``, or cannot be bound.
     """
     try:
-        split_address(f"{listen[:-1]}1" if listen.endswith(":0") else listen)
+        own_address(listen)
         target = listened(listen)
     except ValueError as error:
-        raise ConfigError(f"{Option('listen')}: expected {error}, such as 0.0.0.0:7400, got {listen!r}") from error
+        raise ConfigError(ConfigProblem(Option("listen"), f"{error}, such as 0.0.0.0:7400", repr(listen))) from error
     try:
         port = bind_target(server, target, credentials)
     except RuntimeError:

@@ -156,6 +156,7 @@ def test_options_of_two_parts():
         ("127.0.0.1", 9400),
         ("::", 9400),
     ]
+    assert [complete_options(0, {"listen": each})["listen"] for each in ("[::1]:0", "h:1")] == ["[::1]:0", "h:1"]
     assert [limits_form(text) for text in ("2MB", "2MB:5MB", ":5MB")] == [("2MB", None), ("2MB", "5MB"), (None, "5MB")]
 
 

@@ -30,7 +30,7 @@ MISCONFIGURED = frozenset(  # refusals that no retry cures: the two peers do not
     }
 )
 ROUND_HEARTBEATS_MAX = 10  # at most, in a heartbeat interval
-NOW = 0.0  # a time that has passed: due at once
+DUE_AT_ONCE = 0.0  # a time that has passed
 
 
 class Contacts:
@@ -203,13 +203,13 @@ class Contacts:
             self._state.round.lost_neighbor = True
             self._hang_up(neighbor)
             if neighbor.hello_at is None and not neighbor.hello_in_flight:
-                neighbor.hello_at = NOW  # it may come back
+                neighbor.hello_at = DUE_AT_ONCE  # it may come back
 
     def _hang_up(self, neighbor: Neighbor) -> None:
         """Cancel what is under way with an incarnation that has ended or seems to; if not, it says hello and resends."""
         if neighbor.outbox.in_flight is not None:
             self._state.emit(do.CancelSend(neighbor.id))
-            neighbor.outbox.failed(NOW)
+            neighbor.outbox.failed(DUE_AT_ONCE)
         for arrival in self._state.arrivals.unread_of(neighbor.id):
             self._state.answer(arrival, Refusal(RefusalCode.NO_HANDSHAKE, "marked dead, or of an older incarnation"))
 

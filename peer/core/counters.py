@@ -40,7 +40,7 @@ class Entry:
     Attributes:
         help: what it means, without a period; Markdown.
         unit: of a number.
-        told: whether observers get it.
+        observable: whether observers get it.
         prometheus: its type there, under its own name; "": it has no such metric.
         series: metrics that are computed from it.
         scope: of a counter. ``round``: each line counts what happened since the one before. ``run``: in totals only.
@@ -50,7 +50,7 @@ class Entry:
 
     help: str
     unit: str = ""
-    told: bool = False
+    observable: bool = False
     prometheus: Literal["", "counter", "gauge"] = ""
     series: tuple[Series, ...] = ()
     scope: Literal["round", "run"] = "round"
@@ -61,8 +61,8 @@ class Entry:
 def counter(
     help: str, unit: str, *, scope: Literal["round", "run"] = "round", by: Literal["engine", "wire"] = "engine"
 ) -> Entry:
-    """Return the entry of a counter: exported, and told to observers if lines of rounds have it."""
-    return Entry(help, unit, told=scope == "round", prometheus="counter", scope=scope, by=by)
+    """Return the entry of a counter: exported, and observable if lines of rounds have it."""
+    return Entry(help, unit, observable=scope == "round", prometheus="counter", scope=scope, by=by)
 
 
 @cache

@@ -126,7 +126,7 @@ class Lockstep:
         """Models of this step that are not folded are not used; a neighbor that did not deliver is a straggler."""
         state, current = self._state, self._state.round.current
         neighbors = state.neighbors
-        company = any(state.has_delivered(n) or neighbor.announced(current) for n, neighbor in neighbors.items())
+        with_neighbors = any(state.has_delivered(n) or neighbor.announced(current) for n, neighbor in neighbors.items())
         counted_on = list(self.counted_on())
         present = state.note_delivery(counted_on)
         self._patience.step_closes(counted_on)
@@ -134,14 +134,14 @@ class Lockstep:
         missing = sorted(set(state.plan.senders) - delivered) if state.plan.steps else []
         unread = [*state.arrivals.reading.values(), *state.arrivals.complete.values()]
         unused = [each for each in unread if (each.header.round_index, each.header.step) <= current]
-        return ClosedStep(present, missing, unused, company)
+        return ClosedStep(present, missing, unused, with_neighbors)
 
     def close_round(self, now: float) -> None:
         """Measure the round rate, except of rounds alone, or prolonged by a lost neighbor, a partition or the deadline."""
         state = self._state
         if self.partition.goes_on():
             return
-        if state.round.company and not state.round.lost_neighbor and now < state.round.deadline:
+        if state.round.with_neighbors and not state.round.lost_neighbor and now < state.round.deadline:
             self.rate.add(now - state.round.began_at)
 
     def next_time(self, now: float) -> Sequence[float]:
@@ -196,8 +196,8 @@ class Patience:
         """Give up on neighbors that the step has waited for long enough."""
         until = self.until(usual_s)
         for neighbor in (self._state.neighbors[n] for n in neighbors):
-            tired = neighbor.stalls >= STALLS_MAX or (neighbor.misses >= FULL and now >= until)
-            if tired and not self.did_its_part(neighbor):
+            exceeded = neighbor.stalls >= STALLS_MAX or (neighbor.misses >= FULL and now >= until)
+            if exceeded and not self.did_its_part(neighbor):
                 self._give_up(neighbor)
 
     def until(self, usual_s: float) -> float:

@@ -17,7 +17,7 @@ from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import WORK, Stage, Trigger
 from peer.core.state import State
-from peer.core.waiting import Company
+from peer.core.waiting import Isolation
 
 
 class RoundCycle:
@@ -31,7 +31,7 @@ class RoundCycle:
         receiver: Receiver,
         sender: Sender,
         catch_up: CatchUp,
-        company: Company,
+        isolation: Isolation,
         counted: RecordCounts,
     ) -> None:
         self._state = state
@@ -40,7 +40,7 @@ class RoundCycle:
         self._receiver = receiver
         self._sender = sender
         self._catch_up = catch_up
-        self._company = company
+        self._isolation = isolation
         self._counted = counted
         self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
 
@@ -135,7 +135,7 @@ class RoundCycle:
             if state.plan.steps:
                 self._sender.post_offers()
             state.take(Trigger.OFFERED)
-        if state.may(Trigger.ROUND_OVER) and self._pace.may_close(now) and not self._company.is_awaited():
+        if state.may(Trigger.ROUND_OVER) and self._pace.may_close(now) and not self._isolation.is_awaited():
             is_last = state.round.step + 1 >= state.plan.steps
             self.close_step(Trigger.ROUND_OVER if is_last else Trigger.STEP_OVER, now)
 
@@ -145,7 +145,7 @@ class RoundCycle:
         """Close the present step with what has come."""
         state, t, step = self._state, self._state.round.index, self._state.round.step
         closed = self._pace.close_step()
-        self._company.step_closes(closed.company)
+        self._isolation.step_closes(closed.with_neighbors)
         for arrival in closed.unused:
             state.answer(arrival, Outcome.UNUSED)
         state.round.notes.seconds["wait"] += now - state.round.exchange_began_at
@@ -186,7 +186,7 @@ class RoundCycle:
     def _end(self, now: float) -> None:
         state = self._state
         self._pace.close_round(now)
-        self._company.round_closes()
+        self._isolation.round_closes()
         notes = state.round.notes
         notes.seconds["other"] = max(0.0, now - state.round.began_at - sum(notes.seconds.values()))
         alive = sum(1 for n in state.neighbors.values() if n.liveness.state is NeighborState.ALIVE)

@@ -83,7 +83,7 @@ class Round:
     agreed: dict[int, Select] | None = None  # the selections of the round by sender, once all are known
     decided: tuple[AlgorithmState, AlgorithmState] | None = None  # a state of the algorithm, and with what is agreed
     lost_neighbor: bool = False  # one died or left in it, or is missing since the round before
-    company: bool = False  # a neighbor took part in it
+    with_neighbors: bool = False  # a neighbor took part in it
     notes: RoundNotes = field(default_factory=RoundNotes)
 
     def enter(self, index: int, step: int) -> None:
@@ -288,7 +288,7 @@ class State:
         """Return the neighbors that this peer has not met yet."""
         return [n for n, neighbor in self.neighbors.items() if neighbor.liveness.state is NeighborState.UNKNOWN]
 
-    # ---- who is near ----------------------------------------------------------------------------------------------------
+    # ---- neighbors ----------------------------------------------------------------------------------------------------------
 
     def reachable_and_near(self) -> Iterator[int]:
         """Yield the neighbors that messages reach and that are in about the same round, ascending; none without an exchange."""

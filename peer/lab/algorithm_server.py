@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeVar, override
 
 from coordinator_free_bootstrap import Graph, Manifest
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import clustering
 from peer.algorithms.base import Algorithm, StateT
@@ -258,9 +258,8 @@ def check_server(manifest: Manifest, options: AlgorithmServerOptions) -> None:
             f'run.algorithm: expected one of {", ".join(sorted(SERVERS))}, got {algorithm!r} with method = "server"'
         )
     if options.selected is not None and algorithm != FedSoft.name:
-        raise ConfigError(
-            f"server.selected: expected none with {algorithm!r}, got {options.selected}. Only 'fedsoft' has it."
-        )
+        why = f"algorithm {algorithm} has no such server; fedsoft has"
+        raise ConfigError(ConfigProblem.without_effect("server.selected", options.selected, why))
     refuse_unread("server", manifest)
     its_options, unread = algorithm_named(algorithm).parse_options(manifest), SERVERS[algorithm].unread
     read = {f"run.options.{name}" for name in type(its_options).model_fields if name not in unread}

@@ -273,7 +273,7 @@ def _state_notes(run: RunFiles) -> list[str]:
         if peer.status in ("completed", "left") and peer.history and peer.state.phase == "start":
             last = peer.state.round["round_index"] + 1 if peer.state.round else 0
             notes.append(
-                f"peer {peer.peer_id}: {peer.place.history} ends after {last} rounds, without an end line: it was cut; "
+                f"peer {peer.peer_id}: {peer.state_dir.history} ends after {last} rounds, without an end line: it was cut; "
                 f"the summary has {peer.rounds_completed} rounds"
             )
     if ids := [peer.peer_id for peer in run.peers if peer.summary and not peer.history]:

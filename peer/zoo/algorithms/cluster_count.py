@@ -40,9 +40,9 @@ def curve_of(ratios: list[float], length: int) -> CostCurve:
     return [*ratios, *missing, *([1.0] * len(ratios)), *missing]
 
 
-def mixed(own: Sequence[float], told: Sequence[tuple[Sequence[float], float]]) -> CostCurve:
+def mixed(own: Sequence[float], reported: Sequence[tuple[Sequence[float], float]]) -> CostCurve:
     """Return the own curve after a gossip step, given those of neighbors and their weights."""
-    return [value + sum(weight * (other[at] - value) for other, weight in told) for at, value in enumerate(own)]
+    return [value + sum(weight * (other[at] - value) for other, weight in reported) for at, value in enumerate(own)]
 
 
 def wrong_curve(curve: tuple[float, ...], length: int) -> str:

@@ -160,7 +160,7 @@ def _check_origin(shard: Shard, classes: int | None, manifest: Manifest, path: P
     wrong = [f"expected {what} {wanted}, got {found}" for what, found, wanted in rows if found != wanted]
     if wrong:
         raise ShardError(
-            f"shard: {path}: {', '.join(wrong)}. The task of the manifest is {manifest.task!r} with task_options "
+            f"shard: {path}: {'; '.join(wrong)}. The task of the manifest is {manifest.task!r} with task_options "
             f"{manifest.task_options}. Give a shard of that task, or change run.task or run.task_options."
         )
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import Option, TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.validation import counted
 from peer.tasks.shard import Shard
 from peer.zoo.tasks.pool import Pool
 from peer.zoo.tasks.splits import PeerSplit, PoolSamples, SplitInput, make_split, splits
@@ -63,7 +64,8 @@ class Deal:
             TaskError: there is no such peer, or as `split`.
         """
         if not 0 <= peer_id < self.peers:
-            raise TaskError(f"peer id: expected peers 0..{self.peers - 1}, which share the data set, got {peer_id}")
+            shared = f"0 to {self.peers - 1} with {counted(self.peers, 'peer')}"
+            raise TaskError(ConfigProblem(Option("peer_id"), shared, str(peer_id)))
         mine = self.split()[peer_id]
         parts = {name: self._gather(getattr(mine, name), mine) for name in ("train", "test", "validation")}
         has_validation = len(mine.validation) > 0

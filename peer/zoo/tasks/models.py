@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from typing_extensions import override
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, TaskError
 from coordinator_free_bootstrap.extras import is_installed
 from coordinator_free_bootstrap.installed import named
 from coordinator_free_bootstrap.manifest import Manifest
@@ -250,7 +250,8 @@ def _torchvision(name: str, shape: InputShape, outputs: int, options: Mapping[st
     try:
         model: nn.Module = import_torchvision().models.get_model(name, weights=None, num_classes=outputs, **options)
     except (ValueError, TypeError) as error:
-        raise TaskError(f"model: torchvision:{name} cannot be made: {error}. Check run.model_options.") from error
+        problem = ConfigProblem("run.model_options", f"options of torchvision:{name}", str(error))
+        raise TaskError(problem) from error
     return model if channels == 3 else nn.Sequential(_GreyToColor(), model)
 
 

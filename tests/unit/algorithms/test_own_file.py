@@ -100,7 +100,7 @@ def test_what_is_no_algorithm_is_refused_before_the_run(file, tmp_path, value, w
 
 
 def test_options_are_checked(file):
-    with pytest.raises(ConfigError, match=r"run\.options\.share: expected less than or equal to 1, got 2"):
+    with pytest.raises(ConfigError, match=r"run\.options\.share: expected at most 1, got 2"):
         peer.simulate(graph_with(f"{file}:Half", options={"share": 2}), progress=False)
 
 

@@ -208,7 +208,8 @@ def test_a_run_that_no_node_can_start_is_refused_before_any_run(jobs, tmp_path, 
     [
         (
             "127.0.0.1:1",
-            "expected a cluster that can be reached, got 127.0.0.1:1: Connection refused. Start one with: GRPC_ENABLE_FORK_SUPPORT=0 ray start --head",
+            "expected a cluster that can be reached, got 127.0.0.1:1: Connection refused. "
+            "Start one with: GRPC_ENABLE_FORK_SUPPORT=0 ray start --head",
         ),
         ("ray://127.0.0.1:1", "expected a cluster that can be reached, got ray://127.0.0.1:1"),
         ("cluster", "expected one of local, auto, HOST:PORT, ray://HOST:PORT, got 'cluster'"),

@@ -41,7 +41,7 @@ RETRIED = frozenset(
 class OpenOffers:
     """A step's offers, kept for neighbors whose selection becomes known only afterwards.
 
-    That is usual in async pace. In lockstep such a neighbor was away when this peer went on without its selection, perhaps
+    That is usual in async pace. In lockstep such a neighbor was away when this peer continued without its selection, perhaps
     into the next round.
     """
 

@@ -73,7 +73,7 @@ def check_task(
     findings.append(Finding("shard", f"{counts} samples of {shape}"))
     findings.append(Finding("preprocessing", _PREPROCESSING if preprocessing is None else str(preprocessing)))
     findings.append(Finding("learns", goal(learner.meaning)))
-    findings.append(Finding("alike at all peers", summary(learner.meaning)))
+    findings.append(Finding("equal at all peers", summary(learner.meaning)))
     if preprocessing is not None and preprocessing.reading is not None:
         findings.append(Finding("read as", preprocessing.reading))
     tensors = len(learner.schema.tensors)

@@ -1,4 +1,4 @@
-"""The state of a PyTorch optimizer as flat arrays, to go on with it in the next round, also after a restart.
+"""The state of a PyTorch optimizer as flat arrays, to continue with it in the next round, also after a restart.
 
 A value that has its parameter's shape (a momentum buffer) is flat over all parameters, in their order; a value with one element
 (Adam's count of steps) has one element for each parameter. A parameter without a value, such as one that never had a gradient,

@@ -1,6 +1,6 @@
 """What a state directory was made for: ``origin.json`` keeps peer, manifest, edges, model and the meaning of its numbers.
 
-Addresses, pins and observers are not kept: they may change while a run goes on.
+Addresses, pins and observers are not kept: they may change while a run continues.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Folders for temporary files that killed processes leave behind: each has a lock; the next process removes those without.
 
-The kernel releases a lock when its process ends for any reason. So a folder without one belongs to nobody, also where a process
+The kernel releases a lock when its process ends for any reason. So a folder without one is not in use, also where a process
 number was given again or the owner runs in another container.
 """
 

@@ -119,16 +119,16 @@ def make_graph(
     draws = DRAWS_MAX if kind in _ALLOWED else 1
     wanted = EXPANDER_DRAWS if kind == "expander" else 1
     first = seed * wanted  # so that two seeds of an expander share no draw
-    found = [
+    candidates = [
         Graph(nodes, edges, manifest or Manifest(), _drawing(kind, peers, shape, draw_seed))
         for draw_seed, edges in islice(_connected(kind, peers, shape, range(first, first + draws)), wanted)
     ]
-    if len(found) < wanted:
+    if len(candidates) < wanted:
         raise GraphError(
             f"{kind} with {peers} peers: expected a larger {' or '.join(_ALLOWED[kind])}, got no connected graph in "
             f"{draws} draws from seed {seed}"
         )
-    return max(found, key=spectral_gap) if kind == "expander" else found[0]
+    return max(candidates, key=spectral_gap) if kind == "expander" else candidates[0]
 
 
 def kind_named(text: str) -> dict[str, Any]:

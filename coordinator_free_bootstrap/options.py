@@ -156,8 +156,8 @@ def _problem(
     wrong: ValidationError, model: type[BaseModel], name: Callable[[str], Option | str], owner: str
 ) -> ConfigProblem:
     """Return the first problem; pydantic reports each member of a union, which are alternatives."""
-    found = wrong.errors(include_url=False)
-    first = found[0]
+    errors = wrong.errors(include_url=False)
+    first = errors[0]
     if isinstance(rule := first.get("ctx", {}).get("error"), WrongOption):
         return ConfigProblem(name(rule.key), rule.expected, repr(rule.got))
     if not first["loc"]:  # a rule over several options
@@ -166,7 +166,7 @@ def _problem(
     if first["type"] == "extra_forbidden":
         known = near(key, sorted(model.model_fields)) if model.model_fields else "there is none"
         return ConfigProblem(name(key), f"an option of {owner or 'this call'}", f"an unknown option ({known})")
-    of_key = (item for item in found if item["loc"][0] == key)
+    of_key = (item for item in errors if item["loc"][0] == key)
     rules = dict.fromkeys(item["msg"].removeprefix("Value error, ").removeprefix("Input should be ") for item in of_key)
     return ConfigProblem(name(key), " or ".join(rules), repr(first["input"]))
 

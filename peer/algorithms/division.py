@@ -31,6 +31,6 @@ def divide(ids: Ids, sketches: Sketches, parts: int, seed: int) -> dict[int, int
     if len(ids) < parts:
         return {}
     random_state = derive_seed(seed, "divide") % 2**32
-    found = KMeans(parts, n_init=10, random_state=random_state).fit_predict(sketches.astype(np.float64))
+    labels = KMeans(parts, n_init=10, random_state=random_state).fit_predict(sketches.astype(np.float64))
     names: dict[int, int] = {}
-    return {int(i): names.setdefault(int(part), len(names)) for i, part in zip(ids, found, strict=True)}
+    return {int(i): names.setdefault(int(part), len(names)) for i, part in zip(ids, labels, strict=True)}

@@ -52,12 +52,12 @@ class Certificate:
             IdentityError: there is no certificate, or its name has another form.
         """
         try:
-            found = x509.load_pem_x509_certificate(data)
+            parsed = x509.load_pem_x509_certificate(data)
         except _UNREADABLE as error:
             raise IdentityError(
                 f"{source}: expected a PEM certificate ({error}). Make one with `peer keygen`."
             ) from error
-        return cls._named(found, source)
+        return cls._named(parsed, source)
 
     @classmethod
     def from_text(cls, text: str, source: str) -> Certificate:
@@ -67,16 +67,16 @@ class Certificate:
             IdentityError: it is no certificate, or its name has another form.
         """
         try:
-            found = x509.load_der_x509_certificate(base64.b64decode(text, validate=True))
+            parsed = x509.load_der_x509_certificate(base64.b64decode(text, validate=True))
         except _UNREADABLE as error:
             raise IdentityError(
                 f"{source}: expected a DER certificate ({error}). Write it with `peer graph pin`."
             ) from error
-        return cls._named(found, source)
+        return cls._named(parsed, source)
 
     @classmethod
-    def _named(cls, found: x509.Certificate, source: str) -> Certificate:
-        result = cls(found)
+    def _named(cls, certificate: x509.Certificate, source: str) -> Certificate:
+        result = cls(certificate)
         try:
             _ = result.name, result.fingerprint, result.may_sign_others
         except (IdentityError, *_UNREADABLE) as error:  # extensions and keys are parsed on access

@@ -239,8 +239,8 @@ class _Guarded(Task):
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
-            found = getattr(self._task, name)
-            return found(*arguments) if callable(found) else found
+            member = getattr(self._task, name)
+            return member(*arguments) if callable(member) else member
         except PeerError:
             raise
         except USER_ERRORS as error:
@@ -248,11 +248,11 @@ class _Guarded(Task):
             raise TaskError(f"{name}({shown}): {described(error)}. Correct the task.") from error
 
 
-def _expected(what: str, found: Any, kind: type[Kind]) -> Kind:
-    if not isinstance(found, kind):
-        shown = "None" if found is None else f"a {type(found).__name__}"
+def _expected(what: str, value: Any, kind: type[Kind]) -> Kind:
+    if not isinstance(value, kind):
+        shown = "None" if value is None else f"a {type(value).__name__}"
         raise TaskError(f"{what}: expected a {kind.__name__}, got {shown}")
-    return found
+    return value
 
 
 def _shown(argument: Any) -> str:

@@ -29,9 +29,9 @@ def options_in(path: Path) -> dict[str, object]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        found = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
-            ConfigProblem(Option("options"), "a file of options such as threads = 2 (TOML)", f"{path}: {found}")
+            ConfigProblem(Option("options"), "a file of options such as threads = 2 (TOML)", f"{path}: {reason}")
         ) from None
     given = {name.replace("-", "_"): value for name, value in content.items()}
     known = fields_of(LocalOptions)

@@ -90,16 +90,17 @@ def memory_errors() -> Iterator[None]:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in _NO_MEMORY):
             raise
         free = free_memory()
-        found = "" if free is None else f", {megabytes(free)} are free"
+        available = "" if free is None else f", {megabytes(free)} are free"
         raise ConfigError(
-            f"memory: data and models of this peer do not fit{found} ({' '.join(str(error).split()) or 'allocation failed'}). "
+            f"memory: data and models of this peer do not fit{available} "
+            f"({' '.join(str(error).split()) or 'allocation failed'}). "
             "Take a machine or a container with more memory, fewer samples or a smaller model."
         ) from error
 
 
 def free_memory() -> int | None:
     """Return the bytes that this process may still take, with swap; None if the system does not say."""
-    known = [found for found in (_of_machine(), _of_container()) if found is not None]
+    known = [limit for limit in (_of_machine(), _of_container()) if limit is not None]
     return min(known, default=None)
 
 

@@ -68,12 +68,12 @@ def _usable() -> Iterator[None]:
         ) from error
 
 
-def sweep(place: Path) -> list[Path]:
+def sweep(parent: Path) -> list[Path]:
     """Remove the folders of dead processes of this user, and return their paths; what cannot be removed is left."""
     removed = []
     if not _HAS_LOCKS:
         return []
-    for entry in os.scandir(place):
+    for entry in os.scandir(parent):
         if entry.name.startswith(PREFIXES) and _removed(Path(entry.path)):
             removed.append(Path(entry.path))
     return removed

@@ -54,8 +54,8 @@ def undialable(graph: Graph) -> Iterator[str]:
         host, port = split_address(node.address) if node.address else ("", 0)
         if ":" not in host:
             continue
-        found = ipaddress.IPv6Address(host)
-        if found.is_link_local and found.scope_id in (None, "0"):
+        parsed = ipaddress.IPv6Address(host)
+        if parsed.is_link_local and parsed.scope_id in (None, "0"):
             plain = host.partition("%")[0]
             yield (
                 f"peer {node.id}: the address {node.address} is link-local and names no interface, so no peer can dial it; write "
@@ -84,22 +84,22 @@ def require_own_address(peer_id: int, address: str, listen: str) -> None:
     if str(port) != listen.rpartition(":")[2]:
         raise ConfigError(f"{where}, but it listens on {listen}; {fix}")
     try:
-        places = [info[4] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+        sockaddrs = [info[4] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"{where}, but the name {host} cannot be resolved ({error}); {fix}") from error
-    found = {str(place[0]) for place in places}
-    if all(ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in found):
+    ips = {str(sockaddr[0]) for sockaddr in sockaddrs}
+    if all(ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in ips):
         raise ConfigError(f"{where}, a loopback address, which other machines cannot reach; {fix}")
-    if not any(map(_is_local, places)):
-        raise ConfigError(f"{where}, an address of another machine ({', '.join(sorted(found))}); {fix}")
+    if not any(map(_is_local, sockaddrs)):
+        raise ConfigError(f"{where}, an address of another machine ({', '.join(sorted(ips))}); {fix}")
 
 
-def _is_local(place: tuple[Any, ...]) -> bool:
+def _is_local(address: tuple[Any, ...]) -> bool:
     """Return whether this machine has the address of a socket; that of IPv6 ends with flow and scope."""
-    family = socket.AF_INET6 if ":" in str(place[0]) else socket.AF_INET
+    family = socket.AF_INET6 if ":" in str(address[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         try:
-            probe.bind((place[0], 0, *place[2:]))
+            probe.bind((address[0], 0, *address[2:]))
         except OSError:
             return False
     return True

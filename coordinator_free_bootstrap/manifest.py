@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from coordinator_free_bootstrap.identity import FEDERATION
 from coordinator_free_bootstrap.options import EffectiveWhen
 
 Scalar = bool | int | float | str | None
@@ -22,16 +24,54 @@ Options = dict[str, Scalar | list[Scalar]]
 
 
 @dataclass(frozen=True)
+class AlgorithmFacts:
+    """What the rules beside the keys ask about an algorithm; the defaults leave every key its effect.
+
+    Attributes:
+        exchanges: whether its peers exchange models.
+        clustered: whether it holds a model for each cluster.
+        keeps_arrivals: whether it keeps arrivals until a step closes.
+        final_epochs: of its final phase, where ``run.final.epochs`` is not set.
+        result_is_model: whether its result is one model, which a final phase can train.
+        tunes: whether it trains at the rate of ``run.final`` without a final phase, too.
+        keys: further keys of ``run``, such as ``screening.clip``, and when each has an effect.
+    """
+
+    exchanges: bool = True
+    clustered: bool = True
+    keeps_arrivals: bool = True
+    final_epochs: int = 1
+    result_is_model: bool = True
+    tunes: bool = True
+    keys: Mapping[str, EffectiveWhen] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class InRun:
-    """What the rules beside the keys are asked about: when a key has an effect (`peer.tasks.effect`).
+    """What the rules beside keys and options of algorithms are asked about: when one has an effect (`peer.tasks.effect`).
 
     Attributes:
         run: all keys.
         own_task: whether the task is a user's, which makes its own model and data.
+        algorithm: facts of the algorithm; the defaults where it is not known here.
+        options: the options of the algorithm; None where it is not known here.
     """
 
     run: Manifest
-    own_task: bool
+    own_task: bool = False
+    algorithm: AlgorithmFacts = AlgorithmFacts()
+    options: Any = None
+
+    @property
+    def final_epochs(self) -> int:
+        """The epochs of the final phase."""
+        given = self.run.final.epochs
+        return (self.algorithm.final_epochs if given is None else given) if self.algorithm.result_is_model else 0
+
+
+def _of_algorithm(rest: str) -> Callable[[InRun], str]:
+    """Return the reason that an algorithm gives, as a function: ``algorithm local REST``."""
+    return lambda r: f"algorithm {r.run.algorithm} {rest}"
 
 
 OF_NAMED_DATA = EffectiveWhen(lambda r: not r.own_task, lambda r: f"task {r.run.task!r} makes its own model")
@@ -39,6 +79,13 @@ OF_DEALT_DATA = EffectiveWhen(
     lambda r: not r.own_task or r.run.split == "shard", lambda r: f"task {r.run.task!r} loads its own shards"
 )
 OF_SPLIT = EffectiveWhen(lambda r: not r.own_task and r.run.split != "shard", "each peer has its own shard")
+OF_EXCHANGE = EffectiveWhen(
+    lambda r: r.algorithm.exchanges,
+    lambda r: f"algorithm {r.run.algorithm} exchanges no models" + (" with these run.options" if r.run.options else ""),
+)
+OF_FINAL = EffectiveWhen(lambda r: r.final_epochs > 0, "the run has no final phase: run.final.epochs is 0")
+OF_FINAL_RATE = EffectiveWhen(lambda r: r.algorithm.tunes or r.final_epochs > 0, OF_FINAL.why_not)
+OF_ROUNDS = EffectiveWhen(lambda r: r.run.rounds > 1, "run.rounds is 1")
 
 
 def factor_and_period(decay: float | list[float]) -> tuple[float, int]:
@@ -128,7 +175,13 @@ class Limits(_Section):
     """Limits on models of neighbors; tests cover each limit and one past it (see proto/WIRE.md)."""
 
     model_bytes_max: int = Field(8 << 30, ge=1, description="encoded bytes of one model")
-    kept_bytes_max: int = Field(
+    kept_bytes_max: Annotated[
+        int,
+        EffectiveWhen(
+            lambda r: r.algorithm.keeps_arrivals or r.run.screening.trimmed_mean is not None,
+            "run.screening.trimmed_mean is not set, so no arrival waits",
+        ),
+    ] = Field(
         1 << 30, ge=1, description="memory for arrivals that wait for the round's close, as a trimmed mean needs them"
     )
 
@@ -136,11 +189,13 @@ class Limits(_Section):
 class Screening(_Section):
     """Screening of an arrival that is complete, of the right size and digest, and finite."""
 
-    norm_bound: float | None = Field(
+    norm_bound: Annotated[float | None, OF_EXCHANGE] = Field(
         None, gt=0, description="highest allowed norm, as a multiple of the local model's norm"
     )
-    clip: float | None = Field(None, gt=0, description="clip the distance from the round-start local model to this")
-    trimmed_mean: float | None = Field(
+    clip: Annotated[float | None, OF_EXCHANGE] = Field(
+        None, gt=0, description="clip the distance from the round-start local model to this"
+    )
+    trimmed_mean: Annotated[float | None, OF_EXCHANGE] = Field(
         None, gt=0, lt=0.5, description="share trimmed at each end of a slot's arrivals (costs memory)"
     )
 
@@ -148,14 +203,22 @@ class Screening(_Section):
 class FinalPhase(_Section):
     """Local training after the last round, on the own samples; nothing of it is sent."""
 
-    epochs: int | None = Field(
-        None, ge=0, le=10_000, description="local epochs after the last round; default: 10 with fedspd, else 0"
-    )
-    learning_rate: float | None = Field(
+    epochs: Annotated[
+        int | None,
+        EffectiveWhen(
+            lambda r: r.algorithm.result_is_model or not r.run.final.epochs,
+            _of_algorithm("predicts with several models, which a final phase does not train"),
+        ),
+    ] = Field(None, ge=0, le=10_000, description="local epochs after the last round; default: 10 with fedspd, else 0")
+    learning_rate: Annotated[float | None, OF_FINAL_RATE] = Field(
         None, gt=0, description="its first learning rate; default: half of run.learning_rate"
     )
-    decay: Decay = Field(1.0, description="factor of its learning rate in each epoch, or [factor, epochs]")
-    guard: bool = Field(False, description="limit the change of the model to what lowers the loss on held-out samples")
+    decay: Annotated[Decay, OF_FINAL_RATE] = Field(
+        1.0, description="factor of its learning rate in each epoch, or [factor, epochs]"
+    )
+    guard: Annotated[bool, OF_FINAL] = Field(
+        False, description="limit the change of the model to what lowers the loss on held-out samples"
+    )
 
 
 class Manifest(_Section):
@@ -165,14 +228,14 @@ class Manifest(_Section):
     2
     """
 
-    federation: str = Field(
-        "federation", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$", description="federation in certificates"
-    )
+    federation: str = Field("federation", pattern=f"^{FEDERATION}$", description="federation in certificates")
     algorithm: str = Field(
         "dfca", description="one of `peer list algorithms`: dfca, fedspd, dfedavg, ...; or your file.py:Class"
     )
     options: Options = Field(default_factory=dict, description="keys of the algorithm")
-    clusters: int = Field(2, ge=1, le=64, description="k: cluster models (slots) per peer")
+    clusters: Annotated[
+        int, EffectiveWhen(lambda r: r.algorithm.clustered, _of_algorithm("does not divide the peers into clusters"))
+    ] = Field(2, ge=1, le=64, description="k: cluster models (slots) per peer")
     rounds: int = Field(60, ge=1, le=1_000_000, description="T: rounds of the run")
     pace: Literal["lockstep", "async"] = Field("lockstep", description="wait for live neighbors, or for none")
     participation: float = Field(1.0, gt=0, le=1, description="share of peers that train in a round")
@@ -192,15 +255,19 @@ class Manifest(_Section):
         0, ge=0, lt=1 << 63, description="seed of the split, independent of seed"
     )
 
-    local_epochs: Annotated[
-        int, EffectiveWhen(lambda r: r.run.algorithm != "dpsgd", "algorithm dpsgd takes one step in a round")
-    ] = Field(2, ge=1, le=10_000, description="tau: epochs of the training in a round")
+    local_epochs: int = Field(2, ge=1, le=10_000, description="tau: epochs of the training in a round")
     batch_size: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
         100, description="samples per optimizer step; all: an epoch is one step on all samples"
     )
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="optimizer of the local training")
     learning_rate: float = Field(0.1, gt=0, description="eta: step size of the optimizer")
-    learning_rate_decay: Decay = Field(1.0, description="factor in each round, or [factor, rounds]")
+    learning_rate_decay: Annotated[
+        Decay,
+        EffectiveWhen(
+            lambda r: factor_and_period(r.run.learning_rate_decay)[1] < r.run.rounds,
+            lambda r: f"run.rounds is {r.run.rounds}",
+        ),
+    ] = Field(1.0, description="factor in each round, or [factor, rounds]")
     momentum: Annotated[float, EffectiveWhen(lambda r: r.run.optimizer != "adam", "run.optimizer is adam")] = Field(
         0.0, ge=0, lt=1, description="momentum of SGD"
     )
@@ -217,7 +284,9 @@ class Manifest(_Section):
         None, gt=0, description="largest norm of a step's gradient; a longer one is scaled"
     )
     weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer")
-    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
+    evaluate_every: Annotated[int, OF_ROUNDS] = Field(
+        1, ge=1, description="rounds between evaluations; the last round is always evaluated"
+    )
 
     aggregation: Annotated[
         Literal["sequential", "on_arrival", "batch"] | None,
@@ -225,23 +294,28 @@ class Manifest(_Section):
             lambda r: r.run.pace != "async" or r.run.aggregation != "sequential",
             "models are folded on arrival where run.pace is async",
         ),
+        OF_EXCHANGE,
     ] = Field(
         None,
         description="running mean in the order of neighbor ids (sequential) or of arrival, or batch mean: DFCA Eq. 8 or 7; "
         "default: sequential in lockstep, on_arrival in async",
     )
-    mix: Literal["uniform", "metropolis"] | None = Field(None, description="averaging weights; default: by algorithm")
-    stale_weight: float | None = Field(
+    mix: Annotated[Literal["uniform", "metropolis"] | None, OF_EXCHANGE] = Field(
+        None, description="averaging weights; default: by algorithm"
+    )
+    stale_weight: Annotated[float | None, OF_EXCHANGE] = Field(
         None,
         ge=0,
         le=1,
         description="rho: an arrival of the round before has rho times its weight; 0 drops it; "
         "default: 0 in lockstep, 0.5 in async",
     )
-    dynamic_edges: float = Field(0.0, ge=0, lt=1, description="p: probability that an edge is down in a round")
-    encoding: Literal["float32", "float16", "bfloat16", "int8", "delta_int8", "delta_top10", "delta_top1"] = Field(
-        "float32", description="of models on the wire; peer list encodings"
+    dynamic_edges: Annotated[float, OF_EXCHANGE] = Field(
+        0.0, ge=0, lt=1, description="p: probability that an edge is down in a round"
     )
+    encoding: Annotated[
+        Literal["float32", "float16", "bfloat16", "int8", "delta_int8", "delta_top10", "delta_top1"], OF_EXCHANGE
+    ] = Field("float32", description="of models on the wire; peer list encodings")
     checkpoint_rounds: int = Field(1, ge=0, description="rounds between checkpoints; 0: one checkpoint at the end")
     diverged_restores: int = Field(
         0,

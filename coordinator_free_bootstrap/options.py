@@ -14,9 +14,11 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
+from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError, UsageError
-from coordinator_free_bootstrap.validation import near
+from coordinator_free_bootstrap.strict_json import shortened
+from coordinator_free_bootstrap.validation import alternatives, near, phrases
 
 Given = Mapping[str, object]
 M = TypeVar("M", bound=BaseModel)
@@ -29,10 +31,18 @@ class EffectiveWhen:
     Attributes:
         rule: says by the settings around the option whether it has an effect.
         why_not: why it has none, as the end of a sentence; text, or a function of the settings.
+        by_run: the rule of an option asks for keys of the run, which may be set elsewhere: `parsed` leaves it to those who
+            know which keys were set.
     """
 
     rule: Callable[[Any], bool]
     why_not: str | Callable[[Any], str]
+    by_run: bool = False
+
+    @classmethod
+    def never(cls, why: str) -> EffectiveWhen:
+        """Return the rule of an option that has no effect here."""
+        return cls(lambda settings: False, why)
 
     def reason(self, settings: object) -> str:
         """Return why the option has no effect; empty if it has one."""
@@ -91,6 +101,7 @@ def parsed(
     name: Callable[[str], Option | str] = Option,
     error: Callable[[ConfigProblem], PeerError] = PeerError,
     owner: str = "",
+    around: Callable[[M], object] | None = None,
 ) -> M:
     """Return the settings, complete and of the declared types.
 
@@ -100,6 +111,7 @@ def parsed(
         name: returns an option as messages name it.
         error: class of the error to raise.
         owner: what has the options, for the message about an unknown one.
+        around: returns what the rules are asked about; None: the settings.
 
     Raises:
         PeerError: of class ``error``: an option is unknown, out of range or without effect.
@@ -108,7 +120,7 @@ def parsed(
         settings = model.model_validate(dict(given))
     except ValidationError as wrong:
         raise error(_problem(wrong, model, name, owner)) from None
-    for key, value, why in without_effect(settings):
+    for key, value, why in without_effect(settings, None if around is None else around(settings), by_run=False):
         raise error(ConfigProblem.without_effect(name(key), value, why))
     return settings
 
@@ -123,18 +135,36 @@ def changed(settings: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any, F
             yield key, value, field
 
 
-def without_effect(settings: BaseModel, around: object = None, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+def without_effect(
+    settings: BaseModel, around: object = None, prefix: str = "", *, by_run: bool = True
+) -> Iterator[tuple[str, Any, str]]:
     """Yield each option that is not its default and changes nothing: dotted key, value, reason.
 
     Args:
         settings: their rules are asked, and those of their sections.
         around: what the rules are asked about; None: ``settings``.
         prefix: of the keys.
+        by_run: also ask the rules that depend on the run.
     """
     for key, value, field in changed(settings, prefix):
-        for rule in field.metadata:
-            if isinstance(rule, EffectiveWhen) and (why := rule.reason(settings if around is None else around)):
-                yield key, value, why
+        asked = (rule for rule in rules_of(field) if by_run or not rule.by_run)
+        reasons = (rule.reason(settings if around is None else around) for rule in asked)
+        if why := next(filter(None, reasons), ""):
+            yield key, value, why
+
+
+def rules_of(field: FieldInfo) -> list[EffectiveWhen]:
+    """Return the rules beside a declaration; an option has an effect if all of them say so."""
+    return [rule for rule in field.metadata if isinstance(rule, EffectiveWhen)]
+
+
+def given_keys(run: Given) -> Iterator[str]:
+    """Yield the keys of a run in dotted form: ``run.rounds``, ``run.timeouts.suspicion_s``."""
+    for key, value in run.items():
+        if isinstance(value, Mapping):
+            yield from (f"run.{key}.{leaf}" for leaf in value)
+        else:
+            yield f"run.{key}"
 
 
 def refuse_given(why: str, **options: object) -> None:
@@ -152,12 +182,27 @@ def refuse_given(why: str, **options: object) -> None:
             raise UsageError(ConfigProblem.without_effect(Option(name), value, why))
 
 
+def refuse_replaced(given: Mapping[str, object], replaced: Mapping[str, tuple[str, str]]) -> None:
+    """Refuse a removed option with what replaces it.
+
+    Args:
+        given: values by name.
+        replaced: for each removed option the option that replaces it, and the form of its value.
+
+    Raises:
+        UsageError: the first that is given.
+    """
+    for name in replaced.keys() & given.keys():
+        instead, form = replaced[name]
+        raise UsageError(ConfigProblem(Option(name), f"{Option(instead)} {form}", "a removed option"))
+
+
 def _problem(
     wrong: ValidationError, model: type[BaseModel], name: Callable[[str], Option | str], owner: str
 ) -> ConfigProblem:
     """Return the first problem; pydantic reports each member of a union, which are alternatives."""
-    errors = wrong.errors(include_url=False)
-    first = errors[0]
+    found = wrong.errors(include_url=False)
+    first = found[0]
     if isinstance(rule := first.get("ctx", {}).get("error"), WrongOption):
         return ConfigProblem(name(rule.key), rule.expected, repr(rule.got))
     if not first["loc"]:  # a rule over several options
@@ -166,13 +211,47 @@ def _problem(
     if first["type"] == "extra_forbidden":
         known = near(key, sorted(model.model_fields)) if model.model_fields else "there is none"
         return ConfigProblem(name(key), f"an option of {owner or 'this call'}", f"an unknown option ({known})")
-    of_key = (item for item in errors if item["loc"][0] == key)
-    rules = dict.fromkeys(item["msg"].removeprefix("Value error, ").removeprefix("Input should be ") for item in of_key)
-    return ConfigProblem(name(key), " or ".join(rules), repr(first["input"]))
+    of_key = (item for item in found if item["loc"][0] == key)
+    return ConfigProblem(
+        name(key), alternatives(each for item in of_key for each in phrases(item)), shortened(repr(first["input"]))
+    )
 
 
-def bounds_of(field: FieldInfo) -> tuple[float | None, float | None]:
-    """Return the least and the largest value; None: no bound."""
-    least = next((rule.ge for rule in field.metadata if hasattr(rule, "ge")), None)
-    most = next((rule.le for rule in field.metadata if hasattr(rule, "le")), None)
-    return least, most
+@dataclass(frozen=True)
+class Bounds:
+    """The numbers that an option allows.
+
+    Attributes:
+        least: the smallest; None: no bound.
+        most: the largest; None: no bound.
+        above: ``least`` itself is not allowed.
+        below: ``most`` itself is not allowed.
+    """
+
+    least: float | None = None
+    most: float | None = None
+    above: bool = False
+    below: bool = False
+
+    @override
+    def __str__(self) -> str:
+        """Return the bounds as a phrase; empty without any."""
+        least = "" if self.least is None else f"above {self.least:g}" if self.above else f"from {self.least:g}"
+        most = "" if self.most is None else f"below {self.most:g}" if self.below else f"up to {self.most:g}"
+        if least and most and not (self.above or self.below):
+            return f"{self.least:g} to {self.most:g}"
+        if most:
+            return f"{least}, {most}" if least else most
+        return least if self.above or not least else f"{self.least:g} or more"
+
+
+def bounds_of(field: FieldInfo) -> Bounds:
+    """Return the bounds of a declaration."""
+
+    def found(*names: str) -> tuple[float | None, ...]:
+        return tuple(next((getattr(rule, n) for rule in field.metadata if hasattr(rule, n)), None) for n in names)
+
+    least, above, most, below = found("ge", "gt", "le", "lt")
+    return Bounds(
+        least if above is None else above, most if below is None else below, above is not None, below is not None
+    )

@@ -18,10 +18,9 @@ of a whole model (`travelling`); a private one is always whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from operator import attrgetter
 from typing import ClassVar, Generic, cast
 
 from pydantic import BaseModel
@@ -29,8 +28,8 @@ from typing_extensions import TypeVar
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
-from coordinator_free_bootstrap.manifest import Manifest
-from coordinator_free_bootstrap.options import NoOptions, parsed
+from coordinator_free_bootstrap.manifest import AlgorithmFacts, InRun, Manifest
+from coordinator_free_bootstrap.options import EffectiveWhen, NoOptions, parsed
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import Fields, Learner, measured, training_fields
 from peer.algorithms.workspace import Workspace
@@ -66,9 +65,10 @@ class Algorithm(Generic[OptionsT, StateT]):
     default_mix: ClassVar[str] = "uniform"
     clustered: ClassVar[bool] = True  # False: one model travels, and run.clusters has no effect
     packages: ClassVar[tuple[str, ...]] = ()  # modules that a run imports, beyond those of a bare installation
-    unused_keys: ClassVar[tuple[str, ...]] = ()  # of `run`, such as "screening.clip": refused where they are set
+    keys: ClassVar[Mapping[str, EffectiveWhen]] = {}  # of `run`, such as "screening.clip": when each has an effect here
     default_final_epochs: ClassVar[int] = 0  # see `peer.algorithms.final_phase`
     result_is_model: ClassVar[bool] = True  # False: predictions of several models, which a final phase cannot train
+    tunes: ClassVar[bool] = False  # trains at the rate of `run.final` without a final phase, too
     validation_share: ClassVar[float] = (
         0.0  # of a peer's training samples, held out where its shard has no validation data
     )
@@ -77,61 +77,57 @@ class Algorithm(Generic[OptionsT, StateT]):
         self.manifest = manifest
         self.peer_id = peer_id
         self.graph = graph
-        self._refuse_unused(manifest)
         self.options = self.parse_options(manifest)
         self.slots = self.slot_count(manifest)
         self.private = self.private_count(manifest)
         self.mix = manifest.mix or self.default_mix
         self.degree = graph.degree(peer_id)
-        self.final_epochs = self._final_epochs(manifest)
+        self.final_epochs = self.in_run(manifest).final_epochs
 
     @classmethod
-    def _refuse_unused(cls, manifest: Manifest) -> None:
-        """Refuse a key of ``run`` that has no effect and differs from its default.
+    def exchanges(cls, manifest: Manifest) -> bool:
+        """Return whether peers exchange models: yes. Without, a round has no step, and keys of the exchange have no effect."""
+        return True
+
+    @classmethod
+    def in_run(cls, manifest: Manifest) -> InRun:
+        """Return what the rules beside keys are asked about, but for the task.
 
         Raises:
-            ConfigError: the first such key.
+            ConfigError: as `parse_options`.
         """
-        for key in cls.unused_keys:
-            found, default = (attrgetter(key)(of) for of in (manifest, Manifest()))
-            if found != default:
-                raise ConfigError(
-                    f"run.{key}: expected {default!r} with algorithm '{cls.name}', where the key has no effect, got {found!r}. "
-                    "Remove the key, or choose another algorithm."
-                )
+        facts = AlgorithmFacts(
+            exchanges=cls.exchanges(manifest),
+            clustered=cls.clustered,
+            keeps_arrivals=cls.kept_models is not Algorithm.kept_models,
+            final_epochs=cls.default_final_epochs,
+            result_is_model=cls.result_is_model,
+            tunes=cls.tunes,
+            keys=cls.keys,
+        )
+        return InRun(manifest, algorithm=facts, options=cls.parse_options(manifest))
 
     @classmethod
     def parse_options(cls, manifest: Manifest) -> OptionsT:
-        """Validate ``run.options``.
+        """Validate ``run.options``; their rules are asked about an `InRun` without facts of the algorithm.
 
         Raises:
             ConfigError: an option is unknown, out of range or without effect.
         """
-        owner = f"algorithm '{cls.name}'"
-        read = parsed(cls.Options, manifest.options, "run.options.{}".format, ConfigError, owner)
+        read = parsed(
+            cls.Options,
+            cls.completed(manifest),
+            "run.options.{}".format,
+            ConfigError,
+            f"algorithm '{cls.name}'",
+            lambda options: InRun(manifest, options=options),
+        )
         return cast("OptionsT", read)
 
     @classmethod
-    def _final_epochs(cls, manifest: Manifest) -> int:
-        """Return the epochs of the final phase.
-
-        Raises:
-            ConfigError: ``run.final`` has a setting that has no effect.
-        """
-        final = manifest.final
-        if final.epochs and not cls.result_is_model:
-            raise ConfigError(
-                f"run.final.epochs: expected 0 with algorithm '{cls.name}', which predicts with several models, got "
-                f"{final.epochs}. Set 0, or choose an algorithm whose result is one model."
-            )
-        epochs = cls.default_final_epochs if final.epochs is None else final.epochs
-        changed = [name for name, key in type(final).model_fields.items() if getattr(final, name) != key.default]
-        if not epochs and (idle := [name for name in changed if name != "epochs"]):
-            raise ConfigError(
-                f"run.final.{idle[0]}: expected a final phase, got none. Set run.final.epochs, for example to 10, or leave "
-                f"run.final.{idle[0]} out."
-            )
-        return epochs
+    def completed(cls, manifest: Manifest) -> Mapping[str, object]:
+        """Return ``run.options``, not validated, with the values of those whose default depends on other settings: none."""
+        return manifest.options
 
     @classmethod
     def slot_count(cls, manifest: Manifest) -> int:
@@ -162,8 +158,8 @@ class Algorithm(Generic[OptionsT, StateT]):
     # ---- decisions (pure): see peer.core.decisions ------------------------------------------------------------
 
     def steps(self, round_index: int) -> int:
-        """Return the number of exchange steps of a round: one."""
-        return 1
+        """Return the number of exchange steps of a round: one, or none where peers exchange no models."""
+        return int(self.exchanges(self.manifest))
 
     def selects(self, state: StateT, round_index: int) -> Select | None:
         """Return the selection of a round: none."""

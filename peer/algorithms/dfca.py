@@ -18,19 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeVar, override
 
-from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.held_out import Fold, share_held_out
 from peer.algorithms.learner import Fields, training_fields
-from peer.algorithms.nearest import NearestCluster
+from peer.algorithms.nearest import OF_IDLE, NearestCluster
 from peer.algorithms.seeding import EMPTY, HELD_OUT, Seeding, SeedingState
 from peer.algorithms.workspace import Workspace
 from peer.core.constants import DEFAULTS
@@ -39,6 +40,13 @@ from peer.core.effects import Target
 from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select
 
 LOSS_MAX = 1e30  # of relayed losses: the loss of a diverged model, or a false claim, times a mass must stay finite
+
+
+OF_WARMUP = EffectiveWhen(lambda r: r.options.warmup_rounds > 0, "run.options.warmup_rounds is 0")
+WarmupRounds = Annotated[
+    int, EffectiveWhen(lambda r: r.options.initialization != "seeds", "run.options.initialization is seeds")
+]
+SplitEmpty = Annotated[bool, OF_WARMUP]
 
 
 class DfcaOptions(BaseModel):
@@ -51,15 +59,21 @@ class DfcaOptions(BaseModel):
         description="first models: equal on all peers (global, DFCA-GI), drawn by each peer (local, DFCA-LI), or, in k rounds, "
         "those of peers that the clusters so far fit worst (seeds)",
     )
-    seed_epochs: int = Field(
-        10, ge=1, description="seeds: epochs that train a first model, before peers compare theirs"
-    )
-    warmup_rounds: int = Field(0, ge=0, description="number of first rounds with relaying; 0 is the paper")
-    relay_steps: int = Field(3, ge=1, le=64, description="mixing steps in each warm-up round")
-    split_empty: bool = Field(
+    seed_epochs: Annotated[
+        int,
+        EffectiveWhen(
+            lambda r: r.options.initialization == "seeds",
+            lambda r: f"run.options.initialization is {r.options.initialization}",
+        ),
+    ] = Field(10, ge=1, description="seeds: epochs that train a first model, before peers compare theirs")
+    warmup_rounds: WarmupRounds = Field(0, ge=0, description="number of first rounds with relaying; 0 is the paper")
+    relay_steps: Annotated[int, OF_WARMUP] = Field(3, ge=1, le=64, description="mixing steps in each warm-up round")
+    split_empty: SplitEmpty = Field(
         False, description="in warm-up rounds, split the largest cluster if a cluster is trained by no peer"
     )
-    idle_folds: bool = Field(True, description="a peer that sits a round out still folds arrivals; false is the paper")
+    idle_folds: Annotated[bool, OF_IDLE] = Field(
+        True, description="a peer that sits a round out still folds arrivals; false is the paper"
+    )
 
 
 @dataclass(frozen=True)
@@ -96,16 +110,6 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
         self._seeding: Seeding | None = None
         if self.options.initialization == "seeds":
             self._seeding = Seeding(manifest, self.options.seed_epochs, peer_id, graph)
-        elif "seed_epochs" in manifest.options:
-            raise ConfigError(
-                f"run.options.seed_epochs: expected run.options.initialization 'seeds' of algorithm '{self.name}', without "
-                f"which it has no effect, got {self.options.initialization!r}. Remove the key."
-            )
-        if self._seeding and (self.options.warmup_rounds or self.options.split_empty):
-            raise ConfigError(
-                "run.options.initialization: expected warmup_rounds 0 and split_empty false with 'seeds', where they have no "
-                f"effect, got {self.options.warmup_rounds} and {str(self.options.split_empty).lower()}"
-            )
 
     # ---- decisions ----------------------------------------------------------------------------------------------
 

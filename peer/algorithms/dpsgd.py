@@ -15,6 +15,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.workspace import Workspace
@@ -27,6 +28,7 @@ class DPsgd(Algorithm):
     name = "dpsgd"
     clustered = False
     default_mix: ClassVar[str] = "metropolis"
+    keys: ClassVar = {"local_epochs": EffectiveWhen.never("algorithm dpsgd takes one step in a round")}
 
     @classmethod
     @override

@@ -15,11 +15,13 @@ without a coordinator, and `personalize`, which predicts without averaging cente
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import division, labels, mixture, sketches
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions, FedSpdState
@@ -37,8 +39,8 @@ class FedSpd(FedSpdDecisions):
     """FedSPD; the choices that the paper leaves open are options."""
 
     name = "fedspd"
-    packages = ("scipy", "sklearn")  # to align labels, and to divide the peers
     default_final_epochs = 10
+    keys: ClassVar = {"optimizer_state": EffectiveWhen.never("algorithm fedspd resets the optimizer in each round")}
 
     # ---- the start --------------------------------------------------------------------------------------------------
 

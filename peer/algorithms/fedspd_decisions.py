@@ -79,18 +79,12 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
             self._check_split(len(graph.nodes))
 
     def _check_split(self, peers: int) -> None:
-        if not self.options.hard_rounds:
-            raise ConfigError(
-                "run.options.hard_rounds: expected 1 or more with run.options.split 'updates', got 0. Set it, or set split "
-                "'noise'."
-            )
         size = peers * (1 + self.options.sketch_size)
-        if self.options.dp_epsilon is not None or size > NUMBERS_MAX or not self.options.warm_rounds:
+        if self.options.dp_epsilon is not None or size > NUMBERS_MAX:
             raise ConfigError(
-                "run.options.split 'updates': expected run.options.warm_rounds of 1 or more, no run.options.dp_epsilon (it does "
-                f"not cover sketches) and at most {NUMBERS_MAX} numbers of sketches, got {self.options.warm_rounds}, "
-                f"{self.options.dp_epsilon} and {size} numbers for {peers} peers. Change these (run.options.sketch_size for the "
-                "numbers), or set split 'noise'."
+                "run.options.split 'updates': expected no run.options.dp_epsilon (it does not cover sketches) and at most "
+                f"{NUMBERS_MAX} numbers of sketches, got {self.options.dp_epsilon} and {size} numbers for {peers} peers. "
+                "Change these (run.options.sketch_size for the numbers), or set split 'noise'."
             )
 
     @property

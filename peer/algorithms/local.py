@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
+from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm
 
 
@@ -13,7 +14,7 @@ class Local(Algorithm):
     name = "local"
     clustered = False
 
+    @classmethod
     @override
-    def steps(self, round_index: int) -> int:
-        """Return 0: no exchange step."""
-        return 0
+    def exchanges(cls, manifest: Manifest) -> bool:
+        return False

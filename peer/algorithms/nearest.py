@@ -11,8 +11,13 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
+from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.base import Algorithm, OptionsT, StateT
 from peer.algorithms.workspace import Workspace
+
+OF_IDLE = EffectiveWhen(
+    lambda r: r.run.participation < 1, "run.participation is 1, so no peer sits a round out", by_run=True
+)
 
 
 class NearestCluster(Algorithm[OptionsT, StateT]):

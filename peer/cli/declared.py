@@ -30,8 +30,10 @@ def takes_options(parameter: str, declared: type, *names: str) -> Callable[[Verb
 
     def decorate(verb: Verb) -> Verb:
         hints = get_type_hints(verb, include_extras=True)
+        own_parameters = dict(signature(verb).parameters)
+        within = own_parameters.pop("context", None) is not None  # a verb that takes other declared options too
         parameters = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-        for name, own in signature(verb).parameters.items():
+        for name, own in own_parameters.items():
             if name == parameter:
                 parameters += [typer_parameter(each, fields[each]) for each in chosen]
             else:
@@ -41,7 +43,7 @@ def takes_options(parameter: str, declared: type, *names: str) -> Callable[[Verb
         def with_options(context: typer.Context, **values: Any) -> None:
             read = {name: values.pop(name) for name in chosen}
             given = {name: value for name, value in read.items() if _is_given(context, name)}
-            verb(**{parameter: given}, **values)
+            verb(**{parameter: given}, **values, **({"context": context} if within else {}))
 
         return with_parameters(with_options, parameters)
 
@@ -72,12 +74,12 @@ def typer_parameter(name: str, field: FieldInfo) -> Parameter:
 def option_of(name: str, field: FieldInfo) -> Any:
     """Return what typer reads of a declared option: its name, help, bounds, and how they are shown."""
     shown = next((each for each in field.metadata if isinstance(each, Shown)), Shown())
-    least, most = bounds_of(field)
+    bounds = bounds_of(field)
     return typer.Option(
         f"--{name.replace('_', '-')}",
         help=field.description,
-        min=least,
-        max=most,
+        min=None if bounds.above else bounds.least,  # `parsed` refuses what typer cannot
+        max=None if bounds.below else bounds.most,
         metavar=shown.metavar,
         show_default=shown.default or True,
         readable=False,

@@ -16,8 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeVar, override
 
 from coordinator_free_bootstrap import Graph, Manifest
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
 from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms import clustering
 from peer.algorithms.base import Algorithm, StateT
 from peer.algorithms.dfedavg import DFedAvg
 from peer.algorithms.registry import algorithm_named
@@ -26,7 +27,7 @@ from peer.core.averaging import Vector, accumulate, fold
 from peer.lab.network import SimulatedPeer, VirtualNetwork
 from peer.lab.server_keys import refuse_unread
 from peer.lab.simulated import OnRound, SimulatedSettings, simulated_peers, write_run
-from peer.zoo.algorithms import cluster_count, clustering
+from peer.zoo.algorithms import cluster_count
 from peer.zoo.algorithms.apfl import Apfl
 from peer.zoo.algorithms.cgpfl import Cgpfl
 from peer.zoo.algorithms.cgpfl_decisions import CgpflState
@@ -257,9 +258,8 @@ def check_server(manifest: Manifest, options: AlgorithmServerOptions) -> None:
             f'run.algorithm: expected one of {", ".join(sorted(SERVERS))}, got {algorithm!r} with method = "server"'
         )
     if options.selected is not None and algorithm != FedSoft.name:
-        raise ConfigError(
-            f"server.selected: expected none with {algorithm!r}, got {options.selected}. Only 'fedsoft' has it."
-        )
+        why = f"algorithm {algorithm} has no such server; fedsoft has"
+        raise ConfigError(ConfigProblem.without_effect("server.selected", options.selected, why))
     refuse_unread("server", manifest)
     its_options, unread = algorithm_named(algorithm).parse_options(manifest), SERVERS[algorithm].unread
     read = {f"run.options.{name}" for name in type(its_options).model_fields if name not in unread}

@@ -26,18 +26,22 @@ from __future__ import annotations
 import copy
 import tomllib
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator_free_bootstrap import Kind, Manifest, make_graph, parse_manifest
-from coordinator_free_bootstrap.errors import ConfigError
-from coordinator_free_bootstrap.ordinary_file import text_of
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
+from coordinator_free_bootstrap.options import given_keys
+from coordinator_free_bootstrap.ordinary_file import text_of, unreadable
 from coordinator_free_bootstrap.validation import joined, sentences
 from peer.algorithms.registry import algorithms
 from peer.lab.algorithm_server import AlgorithmServerOptions, check_server
 from peer.lab.ifca_server import IfcaServerOptions, check_ifca_server
+from peer.tasks.effect import keys_without_effect, problem_without_effect
+from peer.tasks.given_keys import is_set
 
 Percent = Annotated[float, Field(ge=0, le=100)]
 Method = Literal["peers", "ifca-server", "server", "published"]
@@ -92,10 +96,12 @@ class Placed(_SpecSection):
 class ServerOptions(IfcaServerOptions, AlgorithmServerOptions):
     """Options of a case with a server; each method has its own."""
 
-    def without_effect(self, method: Method) -> list[str]:
-        """Return the names of options that were given and that a method does not have."""
+    def without_effect(self, method: Method) -> list[ConfigProblem]:
+        """Return a problem for each option that was given and that a method does not have."""
         own = {"ifca-server": set(IfcaServerOptions.model_fields), "server": set(AlgorithmServerOptions.model_fields)}
-        return sorted(self.model_fields_set - own.get(method, set()))
+        why = f'method = "{method}" has no such option'
+        unused = sorted(self.model_fields_set - own.get(method, set()))
+        return [ConfigProblem.without_effect(f"server.{name}", getattr(self, name), why) for name in unused]
 
 
 class Case(_SpecSection):
@@ -175,20 +181,22 @@ def load_experiment(path: Path) -> Experiment:
     try:
         data = tomllib.loads(text_of(path))
     except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read: {error.strerror or error}. Give an experiment file, such as papers/suite/suite.toml."
-        ) from error
+        fix = "Give an experiment file, such as papers/suite/suite.toml."
+        raise ConfigError(unreadable(str(path), error, fix)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from error
+        raise ConfigError(ConfigProblem(str(path), "an experiment file in TOML", f"another text ({error})")) from error
     try:
         experiment = Experiment.model_validate({**data, "file": path.stem})
     except ValidationError as error:
         raise ConfigError(joined(str(path), sentences(error, Experiment, data))) from error
     if experiment.sweep is not None:
         experiment = experiment.model_copy(update={"case": _swept_cases(experiment, experiment.sweep)})
+    written = experiment.case
     if experiment.setting:
         experiment = experiment.model_copy(update={"case": _placed_cases(experiment)})
     _check(experiment, path)
+    if problems := list(_without_effect(experiment, written)):
+        raise ConfigError(joined(str(path), problems))
     return experiment
 
 
@@ -250,8 +258,7 @@ def _check(experiment: Experiment, path: Path) -> None:
         allowed = 0 if graph.kind in FIXED_SHAPES else 1
         if len(given) != allowed:
             problems.append(f"{where}: graph: expected {allowed} of p and degree with {graph.kind}, got {given}")
-        if unused := case.server.without_effect(case.method):
-            problems.append(f"{where}: server: expected no option that method {case.method!r} ignores, got {unused}")
+        problems += [f"{where}: {problem}" for problem in case.server.without_effect(case.method)]
         if graph.p is not None and graph.kind != "erdos-renyi":
             problems.append(f"{where}: graph.p: expected degree in place of p with {graph.kind}, got {graph.p}")
     if problems:
@@ -259,6 +266,34 @@ def _check(experiment: Experiment, path: Path) -> None:
     for case in experiment.case:
         if case.method != "published":
             check_algorithm(experiment.manifest(case), case, f"{path}, case {case.name!r}")
+
+
+def _without_effect(experiment: Experiment, written: list[Case]) -> Iterator[str]:
+    """Yield a problem for each key that has no effect in any case that it is set for.
+
+    Args:
+        experiment: complete.
+        written: its cases before they were repeated in each setting.
+    """
+    manifests = {case.name: experiment.manifest(case) for case in experiment.case if case.method != "published"}
+    unused = {n: keys_without_effect(m) for n, m in manifests.items() if m.algorithm in algorithms()}
+
+    def problems(where: str, run: dict[str, Any], cases: Iterable[Case]) -> Iterator[str]:
+        names = [case.name for case in cases if case.method != "published"]
+        if not names or not all(name in unused for name in names):
+            return
+        given = frozenset(given_keys(run))
+        for key, why in unused[names[0]].items():
+            if is_set(key, given) and all(key in unused[name] for name in names):
+                yield f"{where}{problem_without_effect(manifests[names[0]], key, why)}"
+
+    yield from problems("", experiment.run, experiment.case)
+    for setting in experiment.setting:
+        placed = [case for case in experiment.case if case.placed and case.placed.setting == setting.name]
+        yield from problems(f"setting {setting.name!r}: ", setting.run, placed)
+    for case in written:
+        repeated = [each for each in experiment.case if (each.placed.case if each.placed else each.name) == case.name]
+        yield from problems(f"case {case.name!r}: ", case.run, repeated)
 
 
 def check_algorithm(manifest: Manifest, case: Case, source: str) -> None:

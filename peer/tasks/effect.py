@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
 from coordinator_free_bootstrap.manifest import InRun, Manifest
@@ -47,6 +50,14 @@ def refuse_unused_options(manifest: Manifest, *, data_root: Path | None, shard: 
         )
 
 
+def problem_without_effect(manifest: Manifest, key: str, why: str, source: str = "") -> ConfigProblem:
+    """Return the problem of a key of `keys_without_effect`; ``source`` is written before the key."""
+    value: Any = manifest
+    for name in key.removeprefix("run.").split("."):
+        value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+    return ConfigProblem.without_effect(f"{source}{key}", value, why)
+
+
 def used_data_root(manifest: Manifest, data_root: Path | None) -> Path | None:
     """Return the data root if the manifest's task uses one: the cases of an experiment may have different tasks."""
     return data_root if "data_root" in local_options(manifest.task) else None
@@ -55,16 +66,22 @@ def used_data_root(manifest: Manifest, data_root: Path | None) -> Path | None:
 def keys_without_effect(manifest: Manifest) -> dict[str, str]:
     """Return the manifest keys whose value is not the default and changes nothing, each with the reason.
 
-    The rules stand beside the keys, in the manifest and in the options of splits; an algorithm names keys that it does not
-    read. Only certain cases are listed: a key that is missing here may have no effect either.
+    The rules stand beside the keys and ask for facts of the algorithm, which adds rules for keys that it uses in another way
+    (`Algorithm.keys`). Only certain cases are listed: a key that is missing here may have no effect either. Of the options,
+    those are listed that have none because of keys of the run: `parsed` refuses those without effect beside the others.
+
+    Raises:
+        ConfigError: the options of the algorithm are wrong.
     """
-    around = InRun(manifest, own_task=source_named(manifest.task) is None)
-    found = {key: why for key, _, why in without_effect(manifest, around, "run.")}
     algorithm = algorithms().get(manifest.algorithm)
-    unused = {f"run.{key}" for key in algorithm.unused_keys} if algorithm else set()
-    found |= {
-        key: f"algorithm {manifest.algorithm} does not read it"
-        for key, *_ in changed(manifest, "run.")
-        if key in unused
-    }
+    around = replace(
+        algorithm.in_run(manifest) if algorithm else InRun(manifest), own_task=source_named(manifest.task) is None
+    )
+    found = {key: why for key, _, why in without_effect(manifest, around, "run.")}
+    if around.options is not None:
+        found |= {key: why for key, _, why in without_effect(around.options, around, "run.options.")}
+    for key, *_ in changed(manifest, "run."):
+        rule = around.algorithm.keys.get(key.removeprefix("run."))
+        if rule and key not in found and (why := rule.reason(around)):
+            found[key] = why
     return found

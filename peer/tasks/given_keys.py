@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from operator import attrgetter
 
-from coordinator_free_bootstrap.errors import ConfigProblem, UsageError
+from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.tasks.effect import keys_without_effect
+from peer.tasks.effect import keys_without_effect, problem_without_effect
 from peer.tasks.loading import deals_samples
 from peer.tasks.sources import source_named
 
@@ -18,6 +17,11 @@ DATA_KEYS = frozenset(f"run.{key}" for key in ("model", "model_options", "split"
 def _deals(manifest: Manifest) -> bool:
     """Return whether the task is a `Data`; its file is executed, as the run does."""
     return source_named(manifest.task) is None and deals_samples(manifest)
+
+
+def is_set(key: str, given: Collection[str]) -> bool:
+    """Return whether a key is among those that were set: ``run.split_options`` is if one of its options is."""
+    return any(name == key or name.startswith(f"{key}.") for name in given)
 
 
 def warn_without_effect(
@@ -35,11 +39,10 @@ def warn_without_effect(
         UsageError: a key that the user set has no effect.
     """
     for key, why in keys_without_effect(manifest).items():
-        set_here = any(name == key or name.startswith(f"{key}.") for name in given)
+        set_here = is_set(key, given)
         if set_here and key in DATA_KEYS and _deals(manifest):
             continue
         if set_here:
-            got = attrgetter(key.removeprefix("run."))(manifest)
-            raise UsageError(ConfigProblem.without_effect(f"{source}{key}", got, why))
+            raise UsageError(problem_without_effect(manifest, key, why, source))
         unless = " (unless it is a peer.Data)" if key in DATA_KEYS and source_named(manifest.task) is None else ""
         say(f"{key} has no effect, because {why}{unless}")

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
 from coordinator_free_bootstrap.graph import split_address
 
 # words before a colon that a gRPC server takes for one
@@ -54,8 +54,8 @@ def undialable(graph: Graph) -> Iterator[str]:
         host, port = split_address(node.address) if node.address else ("", 0)
         if ":" not in host:
             continue
-        parsed = ipaddress.IPv6Address(host)
-        if parsed.is_link_local and parsed.scope_id in (None, "0"):
+        found = ipaddress.IPv6Address(host)
+        if found.is_link_local and found.scope_id in (None, "0"):
             plain = host.partition("%")[0]
             yield (
                 f"peer {node.id}: the address {node.address} is link-local and names no interface, so no peer can dial it; write "
@@ -77,29 +77,33 @@ def require_own_address(peer_id: int, address: str, listen: str) -> None:
         ConfigError: the ports differ, or the host is unknown, loopback, or another machine.
     """
     host, port = split_address(address)
-    where = f"graph file: peer {peer_id} has the address {address}"
+    where = f"graph file: address of peer {peer_id}"
     fix = (
-        f"write a host and port at which neighbors reach this peer, such as peer-{peer_id}:{listen.rpartition(':')[2]}"
+        f"Write a host and port at which neighbors reach this peer, such as peer-{peer_id}:{listen.rpartition(':')[2]}."
     )
     if str(port) != listen.rpartition(":")[2]:
-        raise ConfigError(f"{where}, but it listens on {listen}; {fix}")
+        raise ConfigError(
+            ConfigProblem(where, f"port {listen.rpartition(':')[2]}, on which it listens", str(port), fix)
+        )
     try:
-        sockaddrs = [info[4] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+        places = [info[4] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{where}, but the name {host} cannot be resolved ({error}); {fix}") from error
-    ips = {str(sockaddr[0]) for sockaddr in sockaddrs}
-    if all(ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in ips):
-        raise ConfigError(f"{where}, a loopback address, which other machines cannot reach; {fix}")
-    if not any(map(_is_local, sockaddrs)):
-        raise ConfigError(f"{where}, an address of another machine ({', '.join(sorted(ips))}); {fix}")
+        raise ConfigError(ConfigProblem(where, "a name that can be resolved", f"{host} ({error})", fix)) from error
+    found = {str(place[0]) for place in places}
+    if all(ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in found):
+        expected = "an address that other machines can reach"
+        raise ConfigError(ConfigProblem(where, expected, f"the loopback address {address}", fix))
+    if not any(map(_is_local, places)):
+        other = f"{address} of another machine ({', '.join(sorted(found))})"
+        raise ConfigError(ConfigProblem(where, "an address of this machine", other, fix))
 
 
-def _is_local(address: tuple[Any, ...]) -> bool:
+def _is_local(place: tuple[Any, ...]) -> bool:
     """Return whether this machine has the address of a socket; that of IPv6 ends with flow and scope."""
-    family = socket.AF_INET6 if ":" in str(address[0]) else socket.AF_INET
+    family = socket.AF_INET6 if ":" in str(place[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         try:
-            probe.bind((address[0], 0, *address[2:]))
+            probe.bind((place[0], 0, *place[2:]))
         except OSError:
             return False
     return True

@@ -158,6 +158,9 @@ def _fedspd(rng: Random) -> dict[str, Any]:
     if rng.random() < 0.2:
         options |= {"warm_rounds": rng.randint(1, 3), "hard_rounds": rng.randint(1, 2)}
         options["split"] = rng.choice(("noise", "noise", "noise", "updates"))
+        options.pop("first_round", None)  # no effect in a run that begins with warm rounds
+    if not options["align_every"] and options.get("split") != "updates":
+        del options["sketch_size"]  # no effect either: no sketch is sent
     return options
 
 

@@ -82,7 +82,7 @@ def test_invariants_hold_under_faults_in_both_paces(name: str) -> None:
             continue
         changes = {"algorithm": plain(name), "options": OPTIONS.get(name, {}), "learning_rate": 0.1}
         changes |= NEEDED.get(name, {})
-        for key in algorithms()[plain(name)].unused_keys:
+        for key in algorithms()[plain(name)].keys:
             section = key.partition(".")[0]
             changes[section] = getattr(Manifest(), section)
         graph = replace(options.graph, manifest=run.model_copy(update=changes))

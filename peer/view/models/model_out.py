@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator_free_bootstrap.errors import StorageError, UsageError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, StorageError, UsageError
 from peer.api.choices import TaskChoice
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def peer_of(report: Report, peer_id: int) -> PeerRun:
     """
     peers = {peer.peer_id: peer for peer in report.run.peers}
     if peer_id not in peers:
-        raise UsageError(f"peer id: expected one of {', '.join(map(str, peers))}, got {peer_id}")
+        raise UsageError(ConfigProblem(Option("peer_id"), f"one of {', '.join(map(str, peers))}", repr(peer_id)))
     return peers[peer_id]
 
 

@@ -19,7 +19,7 @@ weights, `peer.algorithms.ensemble`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.dfca import Dfca, DfcaOptions, DfcaState
+from peer.algorithms.dfca import Dfca, DfcaOptions, DfcaState, SplitEmpty, WarmupRounds
 from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
 from peer.algorithms.final_phase import moved, tuned, validated_share
 from peer.algorithms.held_out import Indices
@@ -50,10 +50,10 @@ class BlendOptions(DfcaOptions):
         description="first models, as for dfca; the default is global with warmup_rounds, in async pace, with dynamic edges, "
         "and with no more rounds than clusters",
     )
-    warmup_rounds: int = Field(
+    warmup_rounds: WarmupRounds = Field(
         0, ge=0, description="number of first rounds with relaying; without seeds the default is 3"
     )
-    split_empty: bool = Field(
+    split_empty: SplitEmpty = Field(
         False,
         description="in warm-up rounds, split the largest cluster if a cluster is trained by no peer; without seeds the "
         "default is true",
@@ -92,20 +92,18 @@ class Blend(Dfca[BlendOptions, BlendState]):
     Options = BlendOptions
     State = BlendState
     result_is_model = False
+    tunes = True
 
     @classmethod
     @override
-    def parse_options(cls, manifest: Manifest) -> BlendOptions:
-        """Validate ``run.options``, and choose the start where they leave it open."""
-        options = super().parse_options(manifest)
-        if "initialization" not in options.model_fields_set and (options.warmup_rounds or obstacle_to_seeds(manifest)):
-            options = options.model_copy(update={"initialization": "global"})
-        if options.initialization != "seeds":
-            relaying = {"warmup_rounds": 3, "split_empty": True}
-            options = options.model_copy(
-                update={key: value for key, value in relaying.items() if key not in options.model_fields_set}
-            )
-        return options
+    def completed(cls, manifest: Manifest) -> Mapping[str, object]:
+        """Return ``run.options``, with a start where they leave it open."""
+        given: dict[str, object] = dict(manifest.options)
+        if "initialization" not in given and (given.get("warmup_rounds") or obstacle_to_seeds(manifest)):
+            given["initialization"] = "global"
+        if given.get("initialization", "seeds") != "seeds" and given.setdefault("warmup_rounds", 3):
+            given.setdefault("split_empty", True)
+        return given
 
     @classmethod
     @override

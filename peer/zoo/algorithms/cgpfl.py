@@ -20,11 +20,11 @@ import numpy as np
 from typing_extensions import override
 
 from coordinator_free_bootstrap.seeds import derive_seed, generator
-from peer.algorithms import labels, sketches
+from peer.algorithms import clustering, labels, sketches
 from peer.algorithms.learner import Fields, Learner, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, fold
-from peer.zoo.algorithms import cluster_count, clustering
+from peer.zoo.algorithms import cluster_count
 from peer.zoo.algorithms.cgpfl_decisions import CgpflDecisions, CgpflState, anchor_in, count_in, sketches_in
 from peer.zoo.algorithms.local_rounds import local_rounds
 
@@ -33,7 +33,6 @@ class Cgpfl(CgpflDecisions):
     """CGPFL: theta near w near one of K centers; theta and the center are evaluated."""
 
     name = "cgpfl"
-    packages = ("scipy",)  # to align labels
 
     # ---- the start --------------------------------------------------------------------------------------------------
 

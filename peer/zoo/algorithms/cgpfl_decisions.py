@@ -8,7 +8,7 @@ step 0 carries models.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -17,6 +17,7 @@ from typing_extensions import override
 from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.labels import Anchor
 from peer.algorithms.saved_state import array
 from peer.algorithms.sketches import Sketches, refuse_rows, rows
@@ -25,10 +26,16 @@ from peer.core.effects import Target
 from peer.core.messages import NO_NUMBERS, NUMBERS_MAX, ModelHeader, Numbers, Pass, Select
 from peer.zoo.algorithms.centers import OwnNearCenters
 from peer.zoo.algorithms.cluster_count import wrong_curve
-from peer.zoo.algorithms.local_rounds import LocalRoundsOptions, check_local_rounds
+from peer.zoo.algorithms.local_rounds import OF_EPOCHS, LocalRoundsOptions, check_local_rounds
 
 GOSSIP_STEPS_PER_EDGE = 3  # gossip steps for each edge of the graph's diameter
 Kind = Literal["models", "costs", "align"]
+OF_AUTO = EffectiveWhen(lambda r: r.options.clusters == "auto", "run.options.clusters is not auto")
+OF_SEVERAL = EffectiveWhen(
+    lambda r: (r.options.clusters_max if r.options.clusters == "auto" else r.run.clusters) > 1,
+    "there is one center",
+    by_run=True,
+)
 
 
 class CgpflOptions(LocalRoundsOptions):
@@ -40,10 +47,18 @@ class CgpflOptions(LocalRoundsOptions):
     clusters: Literal["auto"] | None = Field(
         None, description="auto: the network chooses K in round 0 (CGPFL-Heur); default: K is run.clusters"
     )
-    clusters_max: int = Field(8, ge=1, description="auto: the largest K; a peer holds this many centers")
-    mu_scale: float = Field(1.0, ge=0, description="auto: weight of the cost of k-means against the number of clusters")
-    align_every: int = Field(10, ge=0, description="rounds between alignments of labels after round 0; 0: none")
-    sketch_size: int = Field(256, ge=1, le=4096, description="numbers in the sketch of a center, to align labels")
+    clusters_max: Annotated[int, OF_AUTO] = Field(
+        8, ge=1, description="auto: the largest K; a peer holds this many centers"
+    )
+    mu_scale: Annotated[float, OF_AUTO] = Field(
+        1.0, ge=0, description="auto: weight of the cost of k-means against the number of clusters"
+    )
+    align_every: Annotated[int, OF_SEVERAL] = Field(
+        10, ge=0, description="rounds between alignments of labels after round 0; 0: none"
+    )
+    sketch_size: Annotated[int, OF_SEVERAL] = Field(
+        256, ge=1, le=4096, description="numbers in the sketch of a center, to align labels"
+    )
 
 
 @dataclass(frozen=True)
@@ -76,6 +91,10 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
 
     Options = CgpflOptions
     State = CgpflState
+    keys: ClassVar = {
+        **OF_EPOCHS,
+        "clusters": EffectiveWhen(lambda r: r.options.clusters != "auto", "run.options.clusters is auto"),
+    }
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)

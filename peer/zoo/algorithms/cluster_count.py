@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from peer.zoo.algorithms.clustering import Points, cost, k_means
+from peer.algorithms.clustering import Points, cost, k_means
 
 CostCurve = list[float]  # the sums of cost(K) / cost(1) for K = 1 .. n, then the shares of the peers that have each K
 

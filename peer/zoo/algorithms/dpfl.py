@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
@@ -24,6 +25,7 @@ from typing_extensions import override
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Fields, training_fields
@@ -35,6 +37,7 @@ from peer.core.messages import ModelHeader, Select
 from peer.zoo.algorithms.greedy import GreedyChoice, WeightedSum
 
 CURRENT, BEST = 0, 1  # slots
+OF_EXCHANGE = EffectiveWhen(lambda r: r.options.budget != 1, "run.options.budget is 1, so no model is exchanged")
 
 
 class DpflOptions(BaseModel):
@@ -45,20 +48,22 @@ class DpflOptions(BaseModel):
     budget: int | None = Field(
         None, ge=1, description="B_c: models averaged in a round, with the own; 1: local training; default: no limit"
     )
-    period: int = Field(1, ge=1, description="P: rounds from one choice of collaborators to the next")
+    period: Annotated[int, OF_EXCHANGE] = Field(
+        1, ge=1, description="P: rounds from one choice of collaborators to the next"
+    )
     initial_epochs: int | None = Field(
         None, ge=1, description="tau_init: local epochs in round 0; default: twice run.local_epochs"
     )
-    rebuild_every: int = Field(
+    rebuild_every: Annotated[int, OF_EXCHANGE] = Field(
         0, ge=0, description="rounds between repetitions of the preprocessing; 0: none; each costs its bytes again"
     )
-    preprocess_share: float = Field(
+    preprocess_share: Annotated[float, OF_EXCHANGE] = Field(
         1.0, gt=0, le=1, description="share of the neighbors, drawn at random, that the preprocessing takes models of"
     )
-    round_share: float = Field(
+    round_share: Annotated[float, OF_EXCHANGE] = Field(
         1.0, gt=0, le=1, description="share of the potential collaborators, drawn anew in each round, that is asked"
     )
-    guard_self: bool = Field(
+    guard_self: Annotated[bool, OF_EXCHANGE] = Field(
         False,
         description="average with no neighbor where that has the lower validation loss; after round 0: train alone",
     )
@@ -90,7 +95,13 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
     clustered = False
     Options = DpflOptions
     State = DpflState
-    unused_keys = ("mix", "aggregation", "screening.trimmed_mean")  # a chosen set is averaged by numbers of samples
+    keys: ClassVar = {
+        **dict.fromkeys(
+            ("mix", "aggregation", "screening.trimmed_mean"),
+            EffectiveWhen.never("algorithm dpfl averages a chosen set of models by numbers of samples"),
+        ),
+        "stale_weight": EffectiveWhen.never("algorithm dpfl uses models of the same round only"),
+    }
     validation_share = 0.2
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
@@ -107,6 +118,12 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
                 "below a peer's number of neighbors: each model is read twice in the preprocessing, and the second "
                 "int8 payload corrects the first"
             )
+
+    @classmethod
+    @override
+    def exchanges(cls, manifest: Manifest) -> bool:
+        """Return whether the budget has room for a neighbor's model."""
+        return cls.parse_options(manifest).budget != 1
 
     @classmethod
     @override

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Fields, measured, training_fields
 from peer.algorithms.mixture import division
@@ -35,6 +37,7 @@ class FedEM(Algorithm):
     name = "fedem"
     default_mix = "metropolis"
     result_is_model = False
+    keys: ClassVar = {"optimizer_state": EffectiveWhen.never("algorithm fedem resets the optimizer in each round")}
 
     @override
     def begin(self, workspace: Workspace) -> AlgorithmState:

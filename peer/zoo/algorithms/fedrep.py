@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Fields, Learner, training_fields
 from peer.algorithms.workspace import Workspace
@@ -37,7 +39,10 @@ class FedRepOptions(BaseModel):
         description="names of the private tensors, with * and ?, such as classifier.*; default: the last layer",
     )
     joint: bool = Field(False, description="train head and body together (FedPer), instead of one after the other")
-    head_epochs: int | None = Field(None, ge=1, description="epochs of the head in a round; default: run.local_epochs")
+    head_epochs: Annotated[
+        int | None,
+        EffectiveWhen(lambda r: not r.options.joint, "run.options.joint is true: head and body train together"),
+    ] = Field(None, ge=1, description="epochs of the head in a round; default: run.local_epochs")
 
 
 class FedRep(Personal[FedRepOptions]):

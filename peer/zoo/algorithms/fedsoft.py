@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
+from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import derive_seed, uniform
 from peer.algorithms.learner import Fields, Learner, training_fields
 from peer.algorithms.mixture import Labels, cluster_sizes, division
@@ -45,7 +46,9 @@ class FedSoftOptions(BaseModel):
     variant: Literal["weighted", "select"] = Field(
         "weighted", description="centers: weighted means of all models, or means of models that drew the center"
     )
-    rate: float = Field(0.6, gt=0, le=1, description="select: how often a model takes part, times S u")
+    rate: Annotated[
+        float, EffectiveWhen(lambda r: r.options.variant == "select", "run.options.variant is weighted")
+    ] = Field(0.6, gt=0, le=1, description="select: how often a model takes part, times S u")
     initialization: Literal["global", "local"] = Field(
         "global", description="first centers: equal on all peers (global), or drawn by each peer (local)"
     )
@@ -74,7 +77,7 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
     name = "fedsoft"
     Options = FedSoftOptions
     State = FedSoftState
-    unused_keys = ("mix",)  # importances are the weights
+    keys: ClassVar = {"mix": EffectiveWhen.never("the weights of algorithm fedsoft are importances")}
 
     @property
     @override

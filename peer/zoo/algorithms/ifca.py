@@ -10,14 +10,14 @@ in `peer.lab`.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.nearest import NearestCluster
+from peer.algorithms.nearest import OF_IDLE, NearestCluster
 from peer.core.decisions import AlgorithmState
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader
@@ -31,7 +31,7 @@ class IfcaOptions(BaseModel):
     initialization: Literal["global", "local"] = Field(
         "global", description="first models: equal on all peers (global), or drawn by each peer (local)"
     )
-    idle_folds: bool = Field(True, description="a peer that sits a round out still folds arrivals")
+    idle_folds: Annotated[bool, OF_IDLE] = Field(True, description="a peer that sits a round out still folds arrivals")
 
 
 class Ifca(NearestCluster[IfcaOptions]):

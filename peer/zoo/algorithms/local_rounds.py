@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.learner import TrainStats
 from peer.algorithms.workspace import Workspace
@@ -38,6 +39,13 @@ class LocalRoundsOptions(BaseModel):
     def step(self, learning_rate: float) -> float:
         """Return the step of w towards theta."""
         return learning_rate * self.strength if self.rho is None else self.rho
+
+
+OF_EPOCHS: dict[str, EffectiveWhen] = {
+    "local_epochs": EffectiveWhen(
+        lambda r: r.options is None or r.options.local_rounds is None, "run.options.local_rounds is given"
+    )
+}
 
 
 def check_local_rounds(name: str, manifest: Manifest, options: LocalRoundsOptions) -> None:

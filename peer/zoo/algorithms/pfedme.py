@@ -13,6 +13,7 @@ names mean one tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from pydantic import Field
 from typing_extensions import override
@@ -23,7 +24,7 @@ from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import fold
 from peer.core.decisions import AlgorithmState
-from peer.zoo.algorithms.local_rounds import LocalRoundsOptions, check_local_rounds, local_rounds
+from peer.zoo.algorithms.local_rounds import OF_EPOCHS, LocalRoundsOptions, check_local_rounds, local_rounds
 from peer.zoo.algorithms.personal import PERSONAL, SHARED, Personal
 
 
@@ -46,6 +47,7 @@ class PFedMe(Personal[PFedMeOptions, PFedMeState]):
     name = "pfedme"
     Options = PFedMeOptions
     State = PFedMeState
+    keys: ClassVar = OF_EPOCHS
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator_free_bootstrap.options import Whole
+from coordinator_free_bootstrap.options import EffectiveWhen, Whole
 
 Names = list[bool | int | float | str | None]  # compared with texts of the data
 
@@ -69,13 +69,20 @@ class TableOptions(DataOptions):
     file: str | None = Field(None, description="name of the table in the data root; needed if the folder has several")
     target: str | None = Field(None, description="column to predict (the last)")
     kind: Literal["classification", "regression"] = Field("classification", description="classification or regression")
-    classes: Names | None = Field(None, description="list of labels (those in the file, sorted)")
+    classes: Annotated[
+        Names | None,
+        EffectiveWhen(lambda o: o.kind == "classification", "run.task_options.kind is regression"),
+    ] = Field(None, description="list of labels (those in the file, sorted)")
     columns: Names | str | None = Field(
         None,
         description="list of the input columns, in the order of the model's inputs (all besides the target, as in the table)",
     )
     standardize: bool = Field(True, description="scale each column by mean and standard deviation of the training rows")
-    ignore: Annotated[Names, Field(description="list of columns that are no inputs")] = []
+    ignore: Annotated[
+        Names,
+        Field(description="list of columns that are no inputs"),
+        EffectiveWhen(lambda o: o.columns is None, "run.task_options.columns lists the inputs"),
+    ] = []
     categories: Annotated[
         Names | str,
         Field(

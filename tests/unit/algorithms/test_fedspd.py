@@ -397,7 +397,9 @@ def test_impossible_options_are_refused():
     updates = {"split": "updates", "warm_rounds": 3, "hard_rounds": 1}
     with pytest.raises(ConfigError, match="does not cover sketches"):
         fedspd(graph_of(options=updates | {"dp_epsilon": 1.0, "min_cluster_samples": 5}))
-    with pytest.raises(ConfigError, match=r"run\.options\.hard_rounds: expected 1 or more .*, got 0"):
+    with pytest.raises(
+        ConfigError, match=r"run\.options\.split: expected no value .*hard_rounds is 0\), got 'updates'"
+    ):
         fedspd(graph_of(options=updates | {"hard_rounds": 0}))
     with pytest.raises(ConfigError, match=r"run\.options\.u_min"):
         fedspd(graph_of(options={"u_min": 2.0}))

@@ -220,8 +220,8 @@ def test_numbers_are_a_gain_a_peer_and_whether_a_gain_is_clear(step, numbers, re
         ({"options": {"initialization": "seeds", "warmup_rounds": 2}}, ["warmup_rounds", "no effect"]),
         ({"options": {"initialization": "seeds", "split_empty": True}}, ["split_empty", "no effect"]),
         ({"algorithm": "blend", "pace": "async"}, ["run.pace", "lockstep"]),
-        ({"options": {"seed_epochs": 3}}, ["seed_epochs", "without"]),
-        ({"algorithm": "blend", "pace": "async", "options": {"seed_epochs": 3}}, ["seed_epochs", "without"]),
+        ({"options": {"seed_epochs": 3}}, ["seed_epochs", "initialization is global"]),
+        ({"algorithm": "blend", "pace": "async", "options": {"seed_epochs": 3}}, ["seed_epochs", "no effect"]),
     ],
 )
 def test_what_has_no_effect_with_seeds_is_refused(run, words):

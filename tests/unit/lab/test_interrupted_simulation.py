@@ -93,7 +93,7 @@ def same_models(left, right):
     "run",
     [
         {},
-        {"algorithm": "dfca", "options": {"relay_steps": 2}},
+        {"algorithm": "dfca", "options": {"warmup_rounds": 1, "relay_steps": 2}},
         {"algorithm": "fedspd", "options": {}},
         {"encoding": "delta_int8"},
         {"participation": 0.6},

@@ -59,7 +59,7 @@ OTHERS: dict[str, tuple[Graph, int, str]] = {
     "rounds": (graph_of(rounds=9), 0, "run.rounds was 4, is now 9"),
     "section": (graph_of(timeouts={"suspicion_s": 2.5}), 0, "run.timeouts.suspicion_s was 5.0, is now 2.5"),
     "algorithm": (graph_of(algorithm="dfedavg"), 0, 'run.algorithm was "dfca", is now "dfedavg"'),
-    "options": (graph_of(options={"relay_steps": 2}), 0, "run.options.relay_steps was absent, is now 2"),
+    "options": (graph_of(options={"warmup_rounds": 2}), 0, "run.options.warmup_rounds was absent, is now 2"),
     "task": (graph_of(task_options=RUN["task_options"] | {"features": 5}), 0, "run.task_options.features was 3, is now 5"),
     "edges": (graph_of("line"), 0, "edges were 4, are now 3 (without edge 0-3)"),
     "peers": (graph_of(peers=5), 0, "peers were 4, are now 5 (with the new peer 4)"),

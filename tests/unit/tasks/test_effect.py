@@ -69,7 +69,7 @@ def test_a_key_that_the_algorithm_does_not_read_is_listed_with_the_others():
     run = {"algorithm": "dpfl", "mix": "metropolis", "optimizer": "adam", "momentum": 0.5}
     assert keys_without_effect(parse_manifest(run, "test")) == {
         "run.momentum": "run.optimizer is adam",
-        "run.mix": "algorithm dpfl does not read it",
+        "run.mix": "algorithm dpfl averages a chosen set of models by numbers of samples",
     }
 
 

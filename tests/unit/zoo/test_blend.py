@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.ensemble import PICKS, clearly_above, selected_weights
 from peer.algorithms.personalize import mixed
 from peer.algorithms.seeding import UNREACHED, Seeding
 from peer.algorithms.workspace import Workspace
 from peer.core.messages import ModelHeader
+from peer.tasks.effect import keys_without_effect
 from peer.zoo.algorithms.blend import Blend
 from tests.tools.simulated import finish, peers_of, run
 
@@ -260,6 +260,7 @@ def spoiled(final):
     return at_an_absurd_rate
 
 
-def test_a_final_phase_is_refused():
-    with pytest.raises(ConfigError, match=r"run\.final\.epochs: expected 0 with algorithm 'blend'"):
-        run(graph_of(final={"epochs": 3}))
+def test_a_final_phase_has_no_effect_and_its_rate_is_that_of_the_tuning():
+    final = {"epochs": 3, "guard": True, "decay": 0.5}
+    assert list(keys_without_effect(graph_of(final=final).manifest)) == ["run.final.epochs", "run.final.guard"]
+    assert Blend(graph_of(final=final).manifest, 0, graph_of()).final_epochs == 0

@@ -55,6 +55,8 @@ def cases(draw):
         "budget": draw(st.none() | st.integers(1, degree + 1)),
         "preprocess_share": draw(st.sampled_from([1, 0.6])),
     }
+    if options["budget"] == 1:
+        options["preprocess_share"] = 1
     return draw(numbers(degree + 1, 3)), counts, options, draw(numbers(3)), draw(st.integers(0, 999))
 
 

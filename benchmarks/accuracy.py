@@ -9,7 +9,7 @@ of a mean (Student's t).
 seconds: what one slow peer costs in lockstep, in lockstep with a short round deadline, and in the async pace. A round's training
 takes 1 s at seven peers and 5 s at the eighth, each time up to a tenth more or less, on a virtual clock; all else, messages too,
 takes no time. Accuracy is that of the model that a peer has at a moment, on its own test samples; before its first round it
-counts as 0. Each peer goes on with its rounds until the time is up: there is no last round.
+counts as 0. Each peer continues with its rounds until the time is up: there is no last round.
 
 bytes: what a smaller encoding saves on the link, and costs in accuracy. The peers average one model (dfedavg, lockstep), an MLP
 (hidden layers of 256 and 256; MNIST: one of 64, at most 500 samples a peer). Bytes are payload bytes that a peer sends to all its
@@ -171,7 +171,7 @@ class Run:
 
 
 def over_seconds(algorithm: str, seeds: Sequence[int], seconds: float) -> list[list[object]]:
-    """Return a row for each pace; one for `local`, which waits for nobody."""
+    """Return a row for each pace; one for `local`, which does not wait."""
     paces = [LOCKSTEP] if algorithm == "local" else list(PACES)
     runs_of = {pace: [Run(algorithm, PACES[pace], seed, seconds) for seed in seeds] for pace in paces}
     fast = [p for p in range(PEERS) if p != SLOW]

@@ -1,4 +1,4 @@
-"""What liars cost honest peers, with each kind of screening, and what screening costs when nobody lies.
+"""What liars cost honest peers, with each kind of screening, and what screening costs without liars.
 
     python benchmarks/byzantine.py [--digits SEEDS] [--data-root data] [--split iid] [--save]
 

@@ -372,7 +372,7 @@ AIM = 1.5  # times the processor time of a dialed edge
 WARM_UP = 2  # pushes before the first that counts: connections, flow control, memory
 UNLIMITED = 1 << 40  # bytes per second of the relay
 PAUSE_S = 0.05  # between two attempts while the tunnels come up
-BURST_BYTES, BURST_MAX = 20 * MEGABYTE, 100  # pushes in a row: so many bytes, at most so many
+BURST_BYTES, BURST_MAX = 20 * MEGABYTE, 100  # pushes in a row: their bytes, and the largest number of them
 BARE_FRAME_BYTES = 1 << 20
 
 
@@ -576,7 +576,7 @@ def dials_only(graph: Graph) -> Graph:
 
 @contextmanager
 def no_tunnels() -> Iterator[None]:
-    """Let nobody call the peers behind the firewall, and let those open no tunnel."""
+    """Make the peers behind the firewall unreachable, and let them open no tunnel."""
     open_links = Edges.open
 
     def opened(edges: Edges, *, offers: bool = True) -> None:

@@ -54,7 +54,7 @@ class Tell(logging.Handler):
 
 
 def run_node(index: int, addresses: list[str], folder: Path, parent: Connection) -> None:
-    """Be one node: tell the parent once all neighbors are there, start the run if told to, go on until killed."""
+    """Be one node: tell the parent once all neighbors are there, start the run on request, continue until killed."""
     os.chdir(folder)  # p2pfl and Lightning write their logs where they stand
     output = os.open("output.txt", os.O_WRONLY | os.O_CREAT)
     os.dup2(output, 1)
@@ -92,7 +92,7 @@ def run_node(index: int, addresses: list[str], folder: Path, parent: Connection)
 
 
 class Nodes:
-    """The processes, and the log lines that each has told so far."""
+    """The processes, and the log lines of each so far."""
 
     def __init__(self, folder: Path) -> None:
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(NODES)]
@@ -114,11 +114,11 @@ class Nodes:
             self.processes.append(process)
 
     def told(self, index: int, text: str) -> list[float]:
-        """Return when this node told lines with this text."""
+        """Return when this node logged lines with this text."""
         return [at for at, line in self.lines[index] if text in line]
 
     def until(self, text: str, times: int, of: Iterable[int], deadline: float) -> set[int]:
-        """Read until each of these nodes has told this text so many times; return those that had not by the deadline."""
+        """Read until each of these nodes has logged this text `times` times; return those that had not by the deadline."""
         missing = set(of)
         while missing and (left := deadline - time.time()) > 0:
             ready = wait([self.pipes[i] for i in missing], left)

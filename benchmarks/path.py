@@ -11,7 +11,7 @@ The functions of this project that peer 0 enters are counted, in all its threads
 - In between peer 0 has nothing else to do: it has trained and delivered its own model, since peer 1 trains 3 s longer in this
   round, and no heartbeat is due. The count is refused if peer 0 called a file of the sending side.
 
-A call is one entry of a function; a coroutine or generator that goes on is not another one. The two peers' earlier rounds have
+A call is one entry of a function; a coroutine or generator that continues is not another one. The two peers' earlier rounds have
 imported and cached what a round needs.
 """
 
@@ -62,7 +62,7 @@ class Trace:
 
 
 def entered(frame: FrameType) -> bool:
-    """Return whether a frame begins, and is no coroutine or generator that goes on: ``RESUME 0`` is where functions begin."""
+    """Return whether a frame begins, and is no coroutine or generator that continues: ``RESUME 0`` is where functions begin."""
     code, at = frame.f_code.co_code, max(frame.f_lasti, 0)
     return dis.opname[code[at]] != "RESUME" or code[at + 1] == 0
 

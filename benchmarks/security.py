@@ -12,7 +12,7 @@ before and after. For the other attacks three good peers run a testbed over TLS 
 a fourth node of the graph, in this process at a lower priority, attacks all of them. Quiet and attacked periods alternate;
 the number is the median, over pairs of neighboring periods, of the good peers' median round under attack over that in
 quiet. All share this machine's cores, so what the attacker itself burns is in it. Therefore each attacked period is
-followed by one in which this process attacks nobody and burns as much processor time; the rounds under attack over those
+followed by one in which this process attacks no peer and burns as much processor time; the rounds under attack over those
 are what an attacker elsewhere would cost. The good peers' own processor time per round is beside it.
 """
 
@@ -380,7 +380,7 @@ class Attacker:
             await asyncio.sleep(0.1)
 
     async def flood(self, peer_id: int) -> None:
-        """TLS handshakes and hellos without end: every other one with a certificate that nobody has pinned."""
+        """TLS handshakes and hellos without end: every other one with a certificate that no peer has pinned."""
         address = self.graph.node(peer_id).address
         stranger = grpc.ssl_channel_credentials(self.pem_of(peer_id))  # it has no certificate of its own
         while True:
@@ -457,7 +457,7 @@ async def beside_rounds(
 
 
 async def burn(seconds: float, processor_s: float) -> None:
-    """Use as much processor time in so many seconds, a little at a time, and do nothing with it."""
+    """Use `processor_s` of processor time within `seconds`, a little at a time, and do nothing with it."""
     end, used = time.monotonic() + seconds, time.process_time()
     while (left := end - time.monotonic()) > 0:
         due = processor_s * (1 - left / seconds) - (time.process_time() - used)

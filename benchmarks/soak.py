@@ -6,7 +6,7 @@ paused, and any edge is blocked (both ways or one), slowed, or cut with others i
 For each quantity the table has the line through the samples after the first tenth of the rounds (warm-up); what grows is named.
 
     python benchmarks/soak.py [--rounds 100000] [--hours 8] [--out DIR] [--save]
-    python benchmarks/soak.py --summarize DIR [--save]     the table of a run, also of one that goes on
+    python benchmarks/soak.py --summarize DIR [--save]     the table of a run, also of one that continues
 """
 
 from __future__ import annotations

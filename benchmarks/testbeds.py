@@ -146,7 +146,7 @@ class FaultyRun:
         return [line | {"at": wall(line)} for line in lines if line["kind"] == kind]
 
     def drive(self, seconds: float, until: Callable[[], bool] = lambda: False, every_s: float = 0.1) -> None:
-        """Let the run go on until something holds, at most so long, or to its end."""
+        """Let the run continue until a condition holds, at most for this time, or to its end."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not until():
             self.runner.wait(every_s)

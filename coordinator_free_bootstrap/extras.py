@@ -72,9 +72,9 @@ def named_packages() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (found := missing_package(error)) is None:
+        if (missing := missing_package(error)) is None:
             raise
-        raise found from error
+        raise missing from error
 
 
 def missing(package: str, what: str = "") -> UsageError:

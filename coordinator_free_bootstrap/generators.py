@@ -163,11 +163,11 @@ def _made(kind: Kind, peers: int, manifest: Manifest, options: GraphOptions) -> 
     draws = DRAWS_MAX if kind in _ALLOWED else 1
     wanted = EXPANDER_DRAWS if kind == "expander" else 1
     first = seed * wanted  # so that two seeds of an expander share no draw
-    found = [
+    candidates = [
         Graph(nodes, edges, manifest, _drawing(kind, peers, shape, draw_seed))
         for draw_seed, edges in islice(_connected(kind, peers, shape, range(first, first + draws)), wanted)
     ]
-    if len(found) < wanted:
+    if len(candidates) < wanted:
         name = next(name for name in _ALLOWED[kind] if getattr(shape, name) is not None)
         raise GraphError(
             ConfigProblem(
@@ -177,7 +177,7 @@ def _made(kind: Kind, peers: int, manifest: Manifest, options: GraphOptions) -> 
                 f"{counted(draws, 'draw')} from seed {seed} gave none.",
             )
         )
-    return max(found, key=spectral_gap) if kind == "expander" else found[0]
+    return max(candidates, key=spectral_gap) if kind == "expander" else candidates[0]
 
 
 def _check_addresses(template: str, base_port: int | None, peers: int) -> None:

@@ -243,7 +243,7 @@ class Graph:
         for a, b in self.edges:
             neighbors[a].append(b)
             neighbors[b].append(a)
-        return {peer_id: tuple(sorted(found)) for peer_id, found in neighbors.items()}
+        return {peer_id: tuple(sorted(ids)) for peer_id, ids in neighbors.items()}
 
 
 def own_address(text: str) -> tuple[str, int]:
@@ -356,16 +356,16 @@ def _relay_problems(where: str, node: Node) -> list[str]:
 
 def facts_of(node: Node) -> dict[str, object]:
     """Return how a peer is reached, and its credentials, as in the graph file."""
-    found = {"address": node.address, "dials_only": node.dials_only, "network": node.network}
-    found |= {"relay": node.relay and asdict(node.relay)}
-    found |= {"upload_limit": node.upload_limit, "download_limit": node.download_limit}
-    return {key: value for key, value in found.items() if value} | credentials_of(node)
+    fields = {"address": node.address, "dials_only": node.dials_only, "network": node.network}
+    fields |= {"relay": node.relay and asdict(node.relay)}
+    fields |= {"upload_limit": node.upload_limit, "download_limit": node.download_limit}
+    return {key: value for key, value in fields.items() if value} | credentials_of(node)
 
 
 def credentials_of(subject: Node | Observer) -> dict[str, list[str]]:
     """Return the non-empty credentials of a peer or observer, as in the graph file."""
-    found = {"pins": list(subject.pins), "certificates": list(subject.certificates)}
-    return {key: values for key, values in found.items() if values}
+    fields = {"pins": list(subject.pins), "certificates": list(subject.certificates)}
+    return {key: values for key, values in fields.items() if values}
 
 
 def _credential_problems(where: str, subject: Node | Observer) -> list[str]:

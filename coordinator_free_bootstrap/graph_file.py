@@ -151,7 +151,7 @@ def dump_graph(graph: Graph) -> str:
         "nodes": [{**facts_of(node), "id": node.id} for node in graph.nodes],
         "edges": [{**via.get((a, b), {}), "source": a, "target": b} for a, b in graph.edges],
     }
-    texts = {key: ",\n".join(f"    {json.dumps(row)}" for row in found) for key, found in rows.items()}
+    texts = {key: ",\n".join(f"    {json.dumps(row)}" for row in entries) for key, entries in rows.items()}
     head = json.dumps(data, indent=2).removesuffix("\n}")
     return head + "".join(f',\n  "{key}": [\n{text}\n  ]' for key, text in texts.items()) + "\n}\n"
 

@@ -45,10 +45,10 @@ class Compared:
 
     def digests(self) -> dict[str, str]:
         """Return what history and summary keep: the wire version and all digests, by short names."""
-        found = {
+        digests = {
             each.name: str(getattr(self, each.name)) for each in fields(Compared) if each.name.endswith(_IN_RECORDS)
         }
-        return {name.removesuffix("_digest"): value for name, value in found.items()}
+        return {name.removesuffix("_digest"): value for name, value in digests.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +101,9 @@ def check_hello(
         return Refusal(
             RefusalCode.GRAPH_MISMATCH, _both(mine, theirs, "graphs", mine.graph_digest, theirs.graph_digest)
         )
-    found = compare(mine.meaning, theirs.meaning, f"peer {mine.sender}", f"peer {theirs.sender}")
-    if found.refusal:
-        return found.refusal
+    compared = compare(mine.meaning, theirs.meaning, f"peer {mine.sender}", f"peer {theirs.sender}")
+    if compared.refusal:
+        return compared.refusal
     digests = (
         (RefusalCode.SCHEMA_MISMATCH, "model schemas", mine.schema_digest, theirs.schema_digest),
         (RefusalCode.FROZEN_MISMATCH, "frozen weights", mine.frozen_digest, theirs.frozen_digest),
@@ -116,7 +116,7 @@ def check_hello(
     )
     for code, what, ours, other in digests:
         if ours != other:
-            return Refusal(code, "; ".join((_both(mine, theirs, what, ours, other), *found.causes)))
+            return Refusal(code, "; ".join((_both(mine, theirs, what, ours, other), *compared.causes)))
     return None
 
 

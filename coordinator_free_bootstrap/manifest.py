@@ -94,12 +94,12 @@ def factor_and_period(decay: float | list[float]) -> tuple[float, int]:
 
 
 def _check_decay(decay: float | list[float]) -> float | list[float]:
-    found = decay if isinstance(decay, list) else None
-    if found is not None and (len(found) != 2 or not 0 < found[0] < 1 or found[1] < 1 or found[1] % 1):
+    pair = decay if isinstance(decay, list) else None
+    if pair is not None and (len(pair) != 2 or not 0 < pair[0] < 1 or pair[1] < 1 or pair[1] % 1):
         raise ValueError(
-            f"expected [factor above 0 and below 1, whole number of 1 or more], got {found}. Example: [0.8, 5]."
+            f"expected [factor above 0 and below 1, whole number of 1 or more], got {pair}. Example: [0.8, 5]."
         )
-    if found is None and not 0 < factor_and_period(decay)[0] <= 1:
+    if pair is None and not 0 < factor_and_period(decay)[0] <= 1:
         raise ValueError(f"expected a factor above 0 and up to 1, got {decay}. 1 is no decay.")
     return decay
 

@@ -235,21 +235,21 @@ def goal(text: str) -> str:
     """Return how a run with this record interprets its targets, and its metric: ``regression; metric mse, lower is better``."""
     values = _values(text) or {}
     kind, form, classes, column = (values.get(name) for name in ("kind", "targets", "classes", "target"))
-    found = str(form) if kind == "regression" and form != "regression []" else str(kind)
-    found += "" if column is None else f" of {_shown(column)}"
+    words = str(form) if kind == "regression" and form != "regression []" else str(kind)
+    words += "" if column is None else f" of {_shown(column)}"
     if isinstance(classes, list):
-        found += f" with {counted(len(classes), 'class')} {_shown(classes)}"
+        words += f" with {counted(len(classes), 'class')} {_shown(classes)}"
     elif classes is not None:  # they have no names, or more than the record holds
-        found += f" with {counted(classes, 'class') if isinstance(classes, int) else classes}"
-    return f"{printable(found)}; metric {_shown(values.get('metric'))}"
+        words += f" with {counted(classes, 'class') if isinstance(classes, int) else classes}"
+    return f"{printable(words)}; metric {_shown(values.get('metric'))}"
 
 
 def _values(text: str) -> MeaningValues | None:
     try:
-        found = loads(text)
+        value = loads(text)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _first_entry(each: _Field, a: Any, b: Any) -> tuple[_Field, object, object]:
@@ -343,8 +343,8 @@ def _remedy(each: _Field, mine: MeaningValues, theirs: MeaningValues, mine_first
 
 
 def _names(values: MeaningValues, name: str) -> list[str]:
-    found = values.get(name)
-    return [item for item in found if isinstance(item, str)] if isinstance(found, list) else []
+    value = values.get(name)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def _setting(option: str, names: list[str]) -> str:
@@ -363,10 +363,10 @@ def with_algorithm(text: str, digest: str | None) -> str:
 
 def classes_of(values: MeaningValues) -> set[str]:
     """Return the names of all classes in a record, those of other peers included; too long or too many are left out."""
-    found: set[str] = set()
+    names: set[str] = set()
     for key in ("classes", "known"):
-        found |= {name for name in _names(values, key) if len(name) <= NAME_CHARS_MAX}
-    return found if len(found) <= KNOWN_CLASSES_MAX else set()
+        names |= {name for name in _names(values, key) if len(name) <= NAME_CHARS_MAX}
+    return names if len(names) <= KNOWN_CLASSES_MAX else set()
 
 
 def with_known(ours: str, theirs: str) -> str:
@@ -395,5 +395,5 @@ def first_refusal(meanings: Mapping[int, str], edges: Iterable[tuple[int, int]])
     for text in meanings.values():
         union = with_known(union, text)
     texts = {peer: with_known(text, union) for peer, text in meanings.items()}
-    found = (compare(texts[a], texts[b], f"peer {a}", f"peer {b}").refusal for a, b in edges)
-    return next((refusal for refusal in found if refusal), None)
+    refusals = (compare(texts[a], texts[b], f"peer {a}", f"peer {b}").refusal for a, b in edges)
+    return next((refusal for refusal in refusals if refusal), None)

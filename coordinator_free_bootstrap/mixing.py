@@ -55,11 +55,11 @@ def _metropolis(graph: Graph) -> tuple[list[int], list[int], NDArray[np.float64]
     """Return row, column and value of each nonzero element of W."""
     import numpy as np
 
-    place = {peer: row for row, peer in enumerate(graph.ids)}
-    rows = [place[i] for edge in graph.edges for i in edge]
-    columns = [place[i] for edge in graph.edges for i in reversed(edge)]
+    row_of = {peer: row for row, peer in enumerate(graph.ids)}
+    rows = [row_of[i] for edge in graph.edges for i in edge]
+    columns = [row_of[i] for edge in graph.edges for i in reversed(edge)]
     weight = [graph.metropolis(i, j) for i, j in graph.edges for _ in range(2)]
-    own = np.ones(len(place))
+    own = np.ones(len(row_of))
     np.subtract.at(own, rows, weight)
-    rows, columns = [*rows, *range(len(place))], [*columns, *range(len(place))]
+    rows, columns = [*rows, *range(len(row_of))], [*columns, *range(len(row_of))]
     return rows, columns, np.concatenate([weight, own])

@@ -201,8 +201,8 @@ def _problem(
     wrong: ValidationError, model: type[BaseModel], name: Callable[[str], Option | str], owner: str
 ) -> ConfigProblem:
     """Return the first problem; pydantic reports each member of a union, which are alternatives."""
-    found = wrong.errors(include_url=False)
-    first = found[0]
+    errors = wrong.errors(include_url=False)
+    first = errors[0]
     if isinstance(rule := first.get("ctx", {}).get("error"), WrongOption):
         return ConfigProblem(name(rule.key), rule.expected, repr(rule.got))
     if not first["loc"]:  # a rule over several options
@@ -211,7 +211,7 @@ def _problem(
     if first["type"] == "extra_forbidden":
         known = near(key, sorted(model.model_fields)) if model.model_fields else "there is none"
         return ConfigProblem(name(key), f"an option of {owner or 'this call'}", f"an unknown option ({known})")
-    of_key = (item for item in found if item["loc"][0] == key)
+    of_key = (item for item in errors if item["loc"][0] == key)
     return ConfigProblem(
         name(key), alternatives(each for item in of_key for each in phrases(item)), shortened(repr(first["input"]))
     )
@@ -248,10 +248,10 @@ class Bounds:
 def bounds_of(field: FieldInfo) -> Bounds:
     """Return the bounds of a declaration."""
 
-    def found(*names: str) -> tuple[float | None, ...]:
+    def bounds(*names: str) -> tuple[float | None, ...]:
         return tuple(next((getattr(rule, n) for rule in field.metadata if hasattr(rule, n)), None) for n in names)
 
-    least, above, most, below = found("ge", "gt", "le", "lt")
+    least, above, most, below = bounds("ge", "gt", "le", "lt")
     return Bounds(
         least if above is None else above, most if below is None else below, above is not None, below is not None
     )

@@ -31,18 +31,18 @@ def ordinary_file(path: Path | str, most: int | None = None) -> Path:
     Raises:
         OSError: it is a pipe, a socket or a device, a link to itself, or larger.
     """
-    found = Path(path)
+    checked = Path(path)
     try:
-        about = os.stat(found)
+        about = os.stat(checked)
     except (FileNotFoundError, NotADirectoryError):
-        return found
+        return checked
     except ValueError as error:  # a NUL in the path
         raise OSError(str(error)) from error
     if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
         raise OSError(NO_FILE)
     if most is not None and about.st_size > most:
         raise OSError(_too_large(most))
-    return found
+    return checked
 
 
 def opened(path: Path | str) -> BufferedReader:

@@ -32,8 +32,8 @@ def parse_rate(text: str, option: str) -> int:
     Raises:
         ConfigError: another form, or less than `RATE_MIN`.
     """
-    found = _RATE.fullmatch(text.strip())
-    rate = round(float(found[1]) * _UNITS[found[2]]) if found and found[2] in _UNITS else 0
+    match = _RATE.fullmatch(text.strip())
+    rate = round(float(match[1]) * _UNITS[match[2]]) if match and match[2] in _UNITS else 0
     if rate < RATE_MIN:
         raise ConfigError(
             f"{option}: expected bytes per second such as 2MB or 250kB, at least {RATE_MIN}, got {text!r}"
@@ -53,14 +53,14 @@ def declared_rate(graph: Graph, sender: int, receiver: int) -> float | None:
 
 def _limits(graph: Graph, sender: int, receiver: int, upload: int | None = None) -> list[tuple[int, int]]:
     """Return the limits that a transfer is subject to, each with the number of transfers that share it at most."""
-    found = [
+    limits = [
         (upload or graph.node(sender).upload_limit, graph.degree(sender)),
         (graph.node(receiver).download_limit, graph.degree(receiver)),
     ]
     relay = relay_of(graph, sender, receiver)
     if relay is not None and (terms := graph.node(relay).relay):
-        found.append((terms.bytes_per_second, len(relayed_by(graph, relay))))
-    return [(limit, sharing) for limit, sharing in found if limit]
+        limits.append((terms.bytes_per_second, len(relayed_by(graph, relay))))
+    return [(limit, sharing) for limit, sharing in limits if limit]
 
 
 def frame_bytes(graph: Graph, sender: int, receiver: int, upload: int | None = None) -> int:
@@ -87,15 +87,15 @@ def check_limits(graph: Graph, peer_id: int, upload: int | None, download: int |
     """
     node, degree = graph.node(peer_id), max(1, graph.degree(peer_id))
     least = 2 * degree * RATE_EXPECTED
-    for name, found, declared, lowest in (
+    for name, rate, declared, lowest in (
         ("upload_limit", upload, node.upload_limit, least),
         ("download_limit", download, node.download_limit, max(least, UNDECLARED_FRAMES * FRAME_BYTES_MAX)),
     ):
         least_rate = min(lowest, declared or lowest)
-        if found is not None and found < least_rate:
+        if rate is not None and rate < least_rate:
             raise ConfigError(
-                f'{Option("limit")}: expected at least {least_rate}, or less with "{name}": {found} at node {peer_id} in '
-                f"the graph file of all peers, got {name} {found} bytes/s for {counted(degree, 'neighbor')}. Neighbors "
+                f'{Option("limit")}: expected at least {least_rate}, or less with "{name}": {rate} at node {peer_id} in '
+                f"the graph file of all peers, got {name} {rate} bytes/s for {counted(degree, 'neighbor')}. Neighbors "
                 "cancel slower transfers."
             )
 

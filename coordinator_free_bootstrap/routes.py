@@ -37,15 +37,15 @@ def dialed(graph: Graph) -> tuple[tuple[int, int], ...]:
 
 def offers(graph: Graph, peer_id: int) -> tuple[tuple[int, int], ...]:
     """Return the offers that a peer holds open, as (the peer that holds it, the neighbor that may use it)."""
-    found = []
+    offers = []
     for neighbor in graph.neighbors(peer_id):
-        place = offered_at(graph, neighbor, peer_id)
-        if place is not None:
-            found.append((place, neighbor))
-    return tuple(found)
+        holder = offered_at(graph, neighbor, peer_id)
+        if holder is not None:
+            offers.append((holder, neighbor))
+    return tuple(offers)
 
 
 def relayed_by(graph: Graph, relay: int) -> frozenset[tuple[int, int]]:
     """Return the pairs that may call each other through a relay, in both orders."""
-    pairs = {(a, b) for a, b, found in graph.via if found == relay}
+    pairs = {(a, b) for a, b, holder in graph.via if holder == relay}
     return frozenset(pairs | {(b, a) for a, b in pairs})

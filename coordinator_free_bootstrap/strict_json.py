@@ -46,14 +46,14 @@ def dumps(value: Any, **options: Any) -> str:
 
 def finite(value: T) -> T:
     """Return a JSON value with None in place of each NaN and Infinity, at any depth, and lists in place of tuples."""
-    found: Any = value
+    result: Any = value
     if isinstance(value, float):
-        found = value if math.isfinite(value) else None
+        result = value if math.isfinite(value) else None
     elif isinstance(value, dict):
-        found = {key: finite(item) for key, item in value.items()}
+        result = {key: finite(item) for key, item in value.items()}
     elif isinstance(value, list | tuple):
-        found = [finite(item) for item in value]
-    same_type: T = found
+        result = [finite(item) for item in value]
+    same_type: T = result
     return same_type
 
 

@@ -21,14 +21,14 @@ def fill_template(template: str, what: Option | str, **values: int) -> str:
         GraphError: another placeholder, a single brace, or a number below 0.
     """
 
-    def number(found: re.Match[str]) -> str:
-        if found[1] not in values:
-            return found[0]
-        result = values[found[1]] + int(found[2] or 0)
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            return match[0]
+        result = values[match[1]] + int(match[2] or 0)
         if result < 0:
             place = ", ".join(f"{name} {value}" for name, value in values.items())
             raise GraphError(
-                ConfigProblem(what, "numbers of 0 or more", f"{template!r}, where {found[0]} is {result} for {place}")
+                ConfigProblem(what, "numbers of 0 or more", f"{template!r}, where {match[0]} is {result} for {place}")
             )
         return str(result)
 

@@ -81,8 +81,8 @@ def load_object(value: str, named: Named) -> object:
             f"{named.key}: expected the name of {article} {named.form.lower()} in {path}, such as "
             f"{path_text}:{named.example}, got {name!r}"
         )
-    found: object = getattr(module, name)
-    return found
+    member: object = getattr(module, name)
+    return member
 
 
 def _execute(path: Path, module_name: str, named: Named) -> None:
@@ -116,11 +116,11 @@ def described(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if len(text) > LENGTH_MAX:
         text = f"{text[:LENGTH_MAX]}... ({len(text)} characters)"
-    found = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    sentence = f"{type(error).__name__}: {text}" if text else type(error).__name__
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
     if frames and not isinstance(error, SyntaxError):
-        found = f"{found} ({frames[-1].filename}, line {frames[-1].lineno})"
-    return f"{found}; {missing}" if (missing := missing_package(error)) else found
+        sentence = f"{sentence} ({frames[-1].filename}, line {frames[-1].lineno})"
+    return f"{sentence}; {missing}" if (missing := missing_package(error)) else sentence
 
 
 def is_users(filename: str) -> bool:

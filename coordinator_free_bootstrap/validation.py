@@ -184,4 +184,4 @@ def _fields_at(model: type[BaseModel], location: Location) -> list[str]:
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)
+    return next((model for arg in get_args(annotation) if (model := _model_in(arg))), None)

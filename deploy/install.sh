@@ -10,7 +10,7 @@ tell() { echo "install.sh, $(($(date +%s) - began)) s: $*"; }
 every() { # run a command, with a line every 5 s: pip prints nothing while it downloads, unpacks and compiles
     what=$1; shift
     tell "$what"
-    (while sleep 5; do tell "$what goes on"; done) & ticker=$!
+    (while sleep 5; do tell "$what continues"; done) & ticker=$!
     trap 'kill $ticker 2>/dev/null || true' EXIT
     "$@"
     kill $ticker; wait $ticker 2>/dev/null || true

@@ -304,9 +304,9 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
     def nearest(self, workspace: Workspace[DfcaStateT], state: DfcaStateT, clusters: Sequence[int]) -> DfcaStateT:
         """Return a state with the cluster of lowest loss, among those that are not known to be empty, and their losses."""
         seeds = workspace.state.seeds
-        found = [slot for slot in clusters if slot >= len(seeds) or seeds[slot] is not EMPTY]
-        losses = self.losses(workspace, found)
-        return replace(state, cluster_index=found[int(np.argmin(losses))], losses=tuple(losses))
+        candidates = [slot for slot in clusters if slot >= len(seeds) or seeds[slot] is not EMPTY]
+        losses = self.losses(workspace, candidates)
+        return replace(state, cluster_index=candidates[int(np.argmin(losses))], losses=tuple(losses))
 
     def _split(self, workspace: Workspace[DfcaStateT], state: DfcaStateT) -> DfcaStateT:
         """In rounds 2, 4, ...: copy the cluster of most mass over one without mass; its peers of high loss train the copy.

@@ -29,6 +29,6 @@ def divide(ids: Ids, sketches: Sketches, parts: int, seed: int) -> dict[int, int
     """
     if len(ids) < parts:
         return {}
-    found = k_means(sketches.astype(np.float64), parts, generator(seed, "divide"))
+    labels = k_means(sketches.astype(np.float64), parts, generator(seed, "divide"))
     names: dict[int, int] = {}
-    return {int(i): names.setdefault(int(part), len(names)) for i, part in zip(ids, found, strict=True)}
+    return {int(i): names.setdefault(int(part), len(names)) for i, part in zip(ids, labels, strict=True)}

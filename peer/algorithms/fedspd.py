@@ -244,8 +244,8 @@ class FedSpd(FedSpdDecisions):
     def _merge_relayed_sketches(self, workspace: Workspace[FedSpdState], state: FedSpdState) -> FedSpdState:
         for _, select in sorted(workspace.selections.items()):
             if select.numbers and self.relaying(select.round_index):
-                found = self.relayed(select.numbers)
-                ids, rows = found[:, 0].astype(np.int64), sketches.rows(found[:, 1:], len(found))
+                relayed = self.relayed(select.numbers)
+                ids, rows = relayed[:, 0].astype(np.int64), sketches.rows(relayed[:, 1:], len(relayed))
                 if state.update_ids is not None and state.updates is not None:
                     ids, rows = sketches.merge(state.update_ids, state.updates, ids, rows)
                 else:
@@ -329,9 +329,9 @@ class FedSpd(FedSpdDecisions):
             result = learner.evaluate_predictions(confident_predictions(learner, models))
         else:
             result = learner.evaluate_predictions(mixed_predictions(learner, models, workspace.state.mixture))
-        found = workspace.state
-        shown: Fields = {"mixture": list(found.mixture), "anchor": list(found.anchor)}
-        shown |= mixture.division(found.z, self.slots, true=workspace.true_cluster, classes=learner.labels())
+        state = workspace.state
+        shown: Fields = {"mixture": list(state.mixture), "anchor": list(state.anchor)}
+        shown |= mixture.division(state.z, self.slots, true=workspace.true_cluster, classes=learner.labels())
         return measured(result) | {"state": shown}
 
     def _predictor(self, workspace: Workspace[FedSpdState]) -> str:

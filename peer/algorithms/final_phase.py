@@ -80,5 +80,5 @@ def validated_share(workspace: Workspace, model: Vector, epochs: int) -> float:
     for fold in folds(learner, FOLDS, generator(workspace.seed("guard"))):
         end = tuned(workspace, model, epochs, fold.rest)
         of_each_share = (learner.sample_losses(moved(model, end, share), fold.part) for share in SHARES)
-        losses += [found[fold.held_out].sum(dtype=np.float64) for found in of_each_share]
+        losses += [losses_of_share[fold.held_out].sum(dtype=np.float64) for losses_of_share in of_each_share]
     return SHARES[int(np.argmin(losses))]

@@ -52,14 +52,14 @@ def conflict(
     model: Vector, cluster: int, centers: list[Vector], reference: Vector | None, margin: float
 ) -> Refusal | None:
     """Return the rejection of a model whose cosine with another center exceeds that with its ``cluster`` by ``margin``."""
-    found = cosines(model, centers, reference)
-    nearest = int(np.argmax(found))
-    if nearest == cluster or found[nearest] - found[cluster] <= margin:
+    similarity = cosines(model, centers, reference)
+    nearest = int(np.argmax(similarity))
+    if nearest == cluster or similarity[nearest] - similarity[cluster] <= margin:
         return None
     return Refusal(
         RefusalCode.LABEL_CONFLICT,
         f"model of cluster {cluster}: expected its cosine with another center of the receiver at most {margin:g} above "
-        f"{found[cluster]:.3f}, that with center {cluster}, got {found[nearest]:.3f} with center {nearest}",
+        f"{similarity[cluster]:.3f}, that with center {cluster}, got {similarity[nearest]:.3f} with center {nearest}",
     )
 
 

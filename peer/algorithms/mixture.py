@@ -91,8 +91,8 @@ def center_by_class(losses: npt.NDArray[np.floating], classes: Labels) -> npt.ND
         classes: class of each sample, int64 [n].
     """
     centered = np.minimum(losses.astype(np.float64), LOSS_MAX)
-    for found in np.unique(classes):
-        of_class = classes == found
+    for label in np.unique(classes):
+        of_class = classes == label
         centered[:, of_class] -= centered[:, of_class].mean(axis=1, keepdims=True)
     return centered
 
@@ -153,9 +153,9 @@ def division(labels: Labels, clusters: int, *, true: Labels | None, classes: Lab
         true: the true cluster of each sample, int64 [n].
         classes: the class of each sample, int64 [n].
     """
-    found: Fields = {}
+    fields: Fields = {}
     if true is not None:
-        found["confusion"] = confusion(true, labels, clusters)
+        fields["confusion"] = confusion(true, labels, clusters)
     if classes is not None:
-        found["class_explains"] = explained(classes, labels, clusters)
-    return found
+        fields["class_explains"] = explained(classes, labels, clusters)
+    return fields

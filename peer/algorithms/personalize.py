@@ -32,8 +32,8 @@ def weighted_sum(models: list[Vector], weights: Sequence[float]) -> Vector:
 def mixed(predictions: Sequence[Predictions], weights: Sequence[float]) -> Predictions:
     """Return sum_m w_m p_m, float32 [n, ...]; a model of weight 0 is left out, as its predictions may not be finite."""
     rows = [row * np.float32(weight) for row, weight in zip(predictions, weights, strict=True) if weight > 0]
-    found: Predictions = np.sum(rows, axis=0, dtype=np.float32)
-    return found
+    total: Predictions = np.sum(rows, axis=0, dtype=np.float32)
+    return total
 
 
 def mixed_predictions(

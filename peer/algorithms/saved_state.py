@@ -34,12 +34,12 @@ class _Form:
     axes: int
     optional: bool
 
-    def problem(self, found: np.ndarray | None) -> str:
+    def problem(self, stored: np.ndarray | None) -> str:
         """Return what is wrong with an array of a checkpoint; "": nothing."""
-        if found is None:
+        if stored is None:
             return "" if self.optional else "none"
-        fits = found.dtype == self.dtype and found.ndim == self.axes
-        return "" if fits else f"{found.dtype} {list(found.shape)}"
+        fits = stored.dtype == self.dtype and stored.ndim == self.axes
+        return "" if fits else f"{stored.dtype} {list(stored.shape)}"
 
 
 def array(dtype: npt.DTypeLike, axes: int, *, optional: bool = False) -> Any:
@@ -74,7 +74,7 @@ def restored(kind: type[StateT], values: Mapping[str, Any], arrays: Arrays) -> S
     Raises:
         CheckpointCorrupt: a field is missing, unknown or of another type.
     """
-    hints, found = get_type_hints(kind), dict[str, Any]()
+    hints, kept = get_type_hints(kind), dict[str, Any]()
     forms = {each.name: _form(each) for each in fields(kind)}
     plain = {name for name, form in forms.items() if form is None}
     if unlike := sorted(values.keys() ^ plain) or sorted(arrays.keys() - (forms.keys() - plain)):
@@ -83,14 +83,14 @@ def restored(kind: type[StateT], values: Mapping[str, Any], arrays: Arrays) -> S
         )
     for name, form in forms.items():
         if form is None:
-            found[name] = _value(name, hints[name], values[name])
+            kept[name] = _value(name, hints[name], values[name])
         elif problem := form.problem(arrays.get(name)):
             raise CheckpointCorrupt(
                 f"algorithm_state.{name}: expected {form.dtype} with {form.axes} axes, got {problem}"
             )
         else:
-            found[name] = arrays.get(name)
-    return kind(**found)
+            kept[name] = arrays.get(name)
+    return kind(**kept)
 
 
 def _value(name: str, hint: Any, value: Any) -> Any:

@@ -29,13 +29,13 @@ def sketch(models: list[Vector], reference: Vector | None, size: int, seed: int)
         size: q.
         seed: of the run; equal on all peers.
     """
-    found = np.zeros((len(models), size), np.float32)
+    result = np.zeros((len(models), size), np.float32)
     for block, start in enumerate(range(0, models[0].size, BLOCK_ELEMENTS)):
         place = slice(start, start + BLOCK_ELEMENTS)
         origin = np.float32(0) if reference is None else reference[place]
         differences = np.stack([model[place] - origin for model in models])  # [n, b]
-        found += differences @ _signs(seed, block, differences.shape[1], size)
-    return found / np.float32(np.sqrt(size))
+        result += differences @ _signs(seed, block, differences.shape[1], size)
+    return result / np.float32(np.sqrt(size))
 
 
 def _signs(seed: int, block: int, rows: int, columns: int) -> npt.NDArray[np.float32]:

@@ -92,8 +92,8 @@ class Workspace(Generic[StateT_co]):
     def fit(self, theta: Vector, plan: TrainingPlan, memory: str = "") -> tuple[Vector, TrainStats]:
         """Train a copy of a model.
 
-        ``memory`` names what is trained. With ``run.optimizer_state = "keep"`` the optimizer of that name goes on where its last
-        training ended; its state is in ``optimizers``, and so in checkpoints. "" is a fresh optimizer.
+        ``memory`` names what is trained. With ``run.optimizer_state = "keep"`` the optimizer of that name continues where its
+        last training ended; its state is in ``optimizers``, and so in checkpoints. "" is a fresh optimizer.
         """
         if not memory or self.manifest.optimizer_state != "keep":
             return self.learner.train(theta, plan)

@@ -151,7 +151,7 @@ async def _to_end(
 
 
 async def _until_cancelled(reason: str) -> None:
-    """Wait for Ctrl-C, or for the end of the task; the caller then goes on."""
+    """Wait for Ctrl-C, or for the end of the task; the caller then continues."""
     log.info("%s; waiting for Ctrl-C", reason)
     try:
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""Bookkeeping of arrivals: offered, reading, complete, folding; which models were folded before; who gets a buffer. Pure.
+"""Bookkeeping of arrivals: offered, reading, complete, folding; models folded before; receive buffers. Pure.
 
 Exactly once: (neighbor, slot) -> (round, step) of the last folded model only grows, and survives restarts of both ends in
 their checkpoints. A neighbor that restarts and sends the same round again gets the answer `duplicate`.

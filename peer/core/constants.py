@@ -1,4 +1,4 @@
-"""What the protocol needs a number for and nobody could choose better for one run. Tests and benchmarks vary them."""
+"""Constants of the protocol that are not worth a manifest key. Tests and benchmarks vary them."""
 
 from __future__ import annotations
 

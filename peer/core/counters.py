@@ -121,9 +121,9 @@ class Totals:
     @classmethod
     def of(cls, line: Mapping[str, object]) -> Totals:
         """Return what a line of the history counts."""
-        found = cls()
-        found.add(line, COUNTERS)
-        return found
+        totals = cls()
+        totals.add(line, COUNTERS)
+        return totals
 
     def as_json(self) -> dict[str, int]:
         """Return the counters that are not 0."""

@@ -119,9 +119,9 @@ def decode(payload: Payload, schema: Schema, encoding: str) -> NDArray[np.float3
         raise RemoteProtocolError(
             RefusalCode.WRONG_ENCODING, f"encoding: expected one of {', '.join(ENCODINGS)}, got {encoding!r}"
         )
-    found, expected = view_of(payload).nbytes, payload_size(schema, encoding)
-    if found != expected:
-        sentence = f"payload: expected {expected} bytes ({encoding} of this schema), got {found}"
+    actual, expected = view_of(payload).nbytes, payload_size(schema, encoding)
+    if actual != expected:
+        sentence = f"payload: expected {expected} bytes ({encoding} of this schema), got {actual}"
         raise RemoteProtocolError(RefusalCode.WRONG_SIZE, sentence)
     if encoding == "float32":
         return np.frombuffer(payload, "<f4").astype(np.float32, copy=False)
@@ -239,13 +239,13 @@ def _encode_int8(theta: NDArray[np.float32], schema: Schema) -> memoryview:
     payload = np.empty(payload_size(schema, "int8"), np.uint8)
     head = 4 * len(schema.tensors)
     scales, codes = payload[:head].view("<f4"), payload[head:].view(np.int8)
-    for row, (_tensor, place) in enumerate(schema.slices()):
-        values = theta[place]
+    for row, (_tensor, part) in enumerate(schema.slices()):
+        values = theta[part]
         # In float64: in float32 the scale of a tensor of very small values would round to zero.
         largest = float(np.abs(values).max(initial=0.0))
         scales[row] = largest / INT8_MAX
         scale = float(scales[row])
-        codes[place] = np.clip(np.rint(values / scale), -INT8_MAX, INT8_MAX) if scale > 0 else 0
+        codes[part] = np.clip(np.rint(values / scale), -INT8_MAX, INT8_MAX) if scale > 0 else 0
     return payload.data
 
 
@@ -260,6 +260,6 @@ def _decode_int8(payload: Payload, schema: Schema) -> NDArray[np.float32]:
         )
     theta = codes.astype(np.float32)
     with np.errstate(over="ignore"):  # an infinity is refused by `norm_squared`, as in the other encodings
-        for scale, (_tensor, place) in zip(scales, schema.slices(), strict=True):
-            theta[place] *= scale
+        for scale, (_tensor, part) in zip(scales, schema.slices(), strict=True):
+            theta[part] *= scale
     return theta

@@ -9,7 +9,7 @@ Theory of operation. A peer goes through the stages of `peer.core.stages`:
 
 - joining: handshakes until the start rule is met.
 - catching_up: at its start most neighbors are ahead. This peer waits for the models of the first that answers a pull. Later, when
-  it falls behind, its own round goes on meanwhile.
+  it falls behind, its own round continues meanwhile.
 - adopting: it takes the average of pulled models and continues in their round. One neighbor alone is believed only if it delivers
   a model.
 - offering: a step's models are ready and wait for the last checkpoint, and for selections where the algorithm selects.

@@ -38,7 +38,7 @@ class Lockstep:
     def counted_on(self) -> Iterator[int]:
         """Include a neighbor that left before the end, for the suspicion time: a restart costs no more than after a kill.
 
-        Exclude neighbors that made rounds wait in vain.
+        Exclude neighbors that rounds waited for without a result.
         """
         if self._state.plan.steps:
             for n, neighbor in self._state.neighbors.items():
@@ -170,10 +170,10 @@ USUAL_ROUNDS = 4.0  # how long a neighbor with `FULL` misses is waited for; a su
 class Patience:
     """How long lockstep waits for a live neighbor that does not do its part: it delivers nothing, or takes nothing.
 
-    The first round waits until its deadline, as for any slow neighbor. If a neighbor makes another round wait in vain, the next
-    rounds do not wait for it, a growing number of them, and then one waits for the time of a few usual rounds. Each round in
-    which it does its part counts in its favor, and what it delivers in time is always folded. After two stopped transfers in a
-    step, that step no longer waits for the neighbor.
+    The first round waits until its deadline, as for any slow neighbor. If another round waits for a neighbor without a result,
+    the next rounds do not wait for it, a growing number of them, and then one waits for the time of a few usual rounds. Each
+    round in which it does its part counts in its favor, and what it delivers in time is always folded. After two stopped
+    transfers in a step, that step no longer waits for the neighbor.
 
     Args:
         state: the shared state.

@@ -40,9 +40,7 @@ class Neighbor:
     is_straggler: bool = False
     returns_until: float | None = None
     stalls: int = 0  # transfers of its models in the present step that stopped or were too slow
-    misses: float = (
-        0.0  # rounds that waited for it in vain, minus a credit for rounds that it completed (`peer.core.lockstep`)
-    )
+    misses: float = 0.0  # rounds that waited for it without a result, less a credit (`peer.core.lockstep`)
     waited_from: int = 0  # the first round that waits for it again
     unreachable: bool = False  # heard, but it has not answered since
     refusal: Refusal | None = None  # why one of us refused the other's last hello for good

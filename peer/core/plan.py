@@ -1,4 +1,4 @@
-"""What a round consists of, decided once when it begins: steps, who trains, who sends, who receives. Pure.
+"""What a round consists of, decided once when it begins: steps, and which peers train, send and receive. Pure.
 
 Both ends of an edge derive the same participants from the shared seed. What follows from messages that come in mid-round stays
 a question to the algorithm (`Decisions`): `agrees`, `expected`, `offers`, `tells`, `targets`, and what `rejects...` refuse.

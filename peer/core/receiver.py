@@ -254,7 +254,7 @@ class Receiver:
         return True
 
     def _is_declined(self, header: ModelHeader) -> bool:
-        """Return whether this peer declines the sender's models; one of a round in which nobody asks may come early."""
+        """Return whether this peer declines the sender's models; one of a round in which no peer asks may come early."""
         return self._state.plan.declines(header.sender) and self._state.planner.plan(header.round_index).asking
 
     def is_unwanted(self, header: ModelHeader) -> bool:

@@ -91,7 +91,7 @@ class RoundCycle:
         state.emit(do.Work("assign", t, active=state.plan.trains))
 
     def work_done(self, event: ev.WorkDone, now: float) -> Trigger:
-        """Take the end of a piece of work, and go on with what follows; return what it triggered.
+        """Take the end of a piece of work, and continue with what follows; return what it triggered.
 
         Raises:
             LocalProtocolError: no such work was asked for.

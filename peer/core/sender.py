@@ -2,7 +2,7 @@
 
 A push may wait long for its answer, because its neighbor still trains. It may also be lost without an error, by a bug or a
 network device. After `Constants.retry_after_suspicions` it is therefore sent again, if it has only waited for the second half of
-that time, and ever more rarely from then on; the receiver takes both for one.
+that time, and at growing intervals from then on; the receiver takes both for one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RETRIED = frozenset(
 class OpenOffers:
     """A step's offers, kept for neighbors whose selection becomes known only afterwards.
 
-    That is usual in async pace. In lockstep such a neighbor was away when this peer went on without its selection, perhaps
+    That is usual in async pace. In lockstep such a neighbor was away when this peer continued without its selection, perhaps
     into the next round.
     """
 

@@ -1,4 +1,4 @@
-"""Whom a peer waits for: at its start, in a step, and where it would learn alone. Pure."""
+"""Waiting for neighbors: at the start, in a step, and where a peer would train alone. Pure."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Isolation:
         return True
 
     def given_up(self, now: float) -> str:
-        """Return why this peer ends before its last round, "" if it goes on."""
+        """Return why this peer ends before its last round, "" if it continues."""
         until = self.waits_until()
         if until is None or now < until:
             return ""
@@ -145,7 +145,7 @@ class Start:
     def deadline(self) -> float:
         """When the wait for neighbors ends: soon after a restart, and sooner once a neighbor is met or the run is over.
 
-        A peer that goes on alone is ahead of all others before long, and they would skip rounds to catch up with it.
+        A peer that continues alone is ahead of all others soon, and they would skip rounds to catch up with it.
         """
         state = self._state
         wait_s = state.manifest.start.deadline_s

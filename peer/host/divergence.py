@@ -20,7 +20,7 @@ class DivergenceGuard:
 
     With ``run.diverged_restores`` = n, the first n diverged trainings are undone: the trained slots get their models of before,
     which are those of the last completed round and of its checkpoint, and the learning rate is halved from then on. The round
-    goes on with these models. Checkpoints keep the count.
+    continues with these models. Checkpoints keep the count.
     """
 
     workspace: Workspace

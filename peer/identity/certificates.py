@@ -53,11 +53,11 @@ class Certificate:
             IdentityError: there is no certificate, or its name has another form.
         """
         try:
-            found = x509.load_pem_x509_certificate(data)
+            parsed = x509.load_pem_x509_certificate(data)
         except _UNREADABLE as error:
             fix = "Make one with `peer keygen`."
             raise IdentityError(unreadable(source, error, fix, "a certificate in PEM")) from error
-        return cls._named(found, source)
+        return cls._named(parsed, source)
 
     @classmethod
     def from_text(cls, text: str, source: str) -> Certificate:
@@ -67,15 +67,15 @@ class Certificate:
             IdentityError: it is no certificate, or its name has another form.
         """
         try:
-            found = x509.load_der_x509_certificate(base64.b64decode(text, validate=True))
+            parsed = x509.load_der_x509_certificate(base64.b64decode(text, validate=True))
         except _UNREADABLE as error:
             fix = "Write it with `peer graph pin`."
             raise IdentityError(unreadable(source, error, fix, "a certificate in DER")) from error
-        return cls._named(found, source)
+        return cls._named(parsed, source)
 
     @classmethod
-    def _named(cls, found: x509.Certificate, source: str) -> Certificate:
-        result = cls(found)
+    def _named(cls, certificate: x509.Certificate, source: str) -> Certificate:
+        result = cls(certificate)
         try:
             _ = result.name, result.fingerprint, result.may_sign_others
         except (IdentityError, *_UNREADABLE) as error:  # extensions and keys are parsed on access

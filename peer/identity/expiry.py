@@ -26,11 +26,11 @@ def ends_in(graph: Graph) -> dict[Subject, datetime]:
     """
     entries: dict[Subject, tuple[str, ...]] = {node.id: node.certificates for node in graph.nodes}
     entries |= {observer.name: observer.certificates for observer in graph.observers}
-    found = {
+    ends = {
         subject: last_end(Certificate.from_text(text, f"graph file: {_named(subject)}") for text in texts)
         for subject, texts in entries.items()
     }
-    return {subject: end for subject, end in found.items() if end is not None}
+    return {subject: end for subject, end in ends.items() if end is not None}
 
 
 def ending_soon(ends: Mapping[Subject, datetime], now: datetime | None = None) -> list[str]:

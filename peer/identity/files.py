@@ -138,9 +138,9 @@ def mode_problem(mode: int, *, mounted: bool) -> str | None:
 
 def _check_mode(path: Path) -> None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return  # `read_file` raises the error
-    problem = mode_problem(stat.S_IMODE(found.st_mode), mounted=found.st_uid == 0 and os.geteuid() != 0)
+    problem = mode_problem(stat.S_IMODE(status.st_mode), mounted=status.st_uid == 0 and os.geteuid() != 0)
     if problem:
         raise IdentityError(f"{path}: {problem}. Run chmod 600 {path}.")

@@ -13,7 +13,7 @@ from peer.view.live.rounds_bar import RoundsBar
 
 
 class TableProgress:
-    """What the user sees while runs go on, one after another or at the same time.
+    """What the user sees while runs continue, one after another or at the same time.
 
     Args:
         console: where it is shown.

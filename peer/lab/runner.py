@@ -53,7 +53,7 @@ def run_job(
 ) -> list[dict[str, Any]]:
     """Run one job on this machine and write the result of each case that measures it.
 
-    A run that was interrupted goes on where it stopped, if its run directory has checkpoints: with ``keep``, or of processes.
+    A run that was interrupted continues where it stopped, if its run directory has checkpoints: with ``keep``, or of processes.
 
     Args:
         job: the run.
@@ -98,7 +98,7 @@ def write_results(job: Job, out: Path, results: Sequence[dict[str, Any]]) -> Non
 def results_of(
     job: Job, directory: Path, command: str, on_round: OnRound, before: Unfinished | None = None
 ) -> list[dict[str, Any]]:
-    """Run one job in an empty run directory, or in that of ``before``, an interrupted run of it, which goes on.
+    """Run one job in an empty run directory, or in that of ``before``, an interrupted run of it, which continues.
 
     Return the results of `Job.measured_by`. The same here and as a Ray task.
 

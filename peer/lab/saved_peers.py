@@ -1,4 +1,4 @@
-"""The state of simulated peers on disk: an interrupted simulation leaves checkpoints as real peers do, and goes on from them."""
+"""The state of simulated peers on disk: an interrupted simulation leaves checkpoints, as real peers do, to continue from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peer.store.state_dir import StateDir
 log = logging.getLogger("peer")
 RESUMING = "{directory}: resuming an interrupted run after {rounds} of {total} rounds"
 LEFT = "{directory}: {ended} after {rounds} of {total} rounds; the same call or command {next}"
-GOES_ON = "goes on from there"
+GOES_ON = "continues from there"
 REMEDY = "Name another folder as out, or delete this one."
 _CHECKPOINTS = "peer-*/checkpoints/checkpoint-*"
 

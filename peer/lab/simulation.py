@@ -38,7 +38,7 @@ def simulate(
         task: a `Task` object, the name of a task, or ``path/to/file.py:object``; or samples, such as ``(x, y)``, which become a
             `Data`. Default: the graph's.
         algorithm: a subclass of `Algorithm`, or the name of one. Default: the graph's.
-        out: folder of the run directory; it replaces a completed simulation, and goes on from an interrupted one with the same
+        out: folder of the run directory; it replaces a completed simulation, and continues from an interrupted one with the same
             graph and settings. None: the files vanish with the returned object.
         progress: show how the targets are interpreted and a progress bar, in a notebook or on stderr.
         options: ``data_root``, folder of the built-in data sets; ``device`` (``cpu``, ``cuda``, ``cuda:N``, ``mps`` or
@@ -51,7 +51,7 @@ def simulate(
         StorageError: the run directory cannot be written.
         UsageError, CheckpointCorrupt: it has the state of real peers, or of another simulation that was interrupted.
 
-    Ctrl-C, or an error of the task, ends the run early; with ``out`` the completed rounds are kept, and the same call goes on
+    Ctrl-C, or an error of the task, ends the run early; with ``out`` the completed rounds are kept, and the same call continues
     from the last checkpoint (manifest key ``checkpoint_rounds``). A second Ctrl-C does not wait for the peers to leave.
 
     >>> from peer.api.graph import Graph

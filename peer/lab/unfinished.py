@@ -1,4 +1,4 @@
-"""What an interrupted run has left in its run directory: the next command goes on from it. A completed run is replaced."""
+"""What an interrupted run has left in its run directory: the next command continues from it. A completed run is replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peer.view.state.run_files import PeerRun, RunFiles
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A run that goes on.
+    """A run that continues.
 
     Attributes:
         rounds: that every peer has completed.

@@ -74,8 +74,8 @@ class Bench:
     def input_dtype(self) -> str:
         """The dtype of what the model gets, ``float32`` or ``int64``; of several inputs as JSON, by name."""
         inputs = self.samples().inputs(slice(0, 1))
-        found = each(lambda tensor: str(tensor.dtype).removeprefix("torch."), inputs)
-        return json.dumps(found) if isinstance(found, dict) else str(found)
+        dtypes = each(lambda tensor: str(tensor.dtype).removeprefix("torch."), inputs)
+        return json.dumps(dtypes) if isinstance(dtypes, dict) else str(dtypes)
 
     @property
     def batch_samples(self) -> int:
@@ -108,8 +108,8 @@ class Bench:
                 outputs = call(self.model.module, inputs)
             outputs = outputs.float() if isinstance(outputs, Tensor) else outputs
         check_form(self.model.module, inputs, outputs)
-        found: Tensor = outputs
-        return found
+        tensor: Tensor = outputs
+        return tensor
 
     @property
     def _scaling(self) -> Preprocessing | None:

@@ -73,7 +73,7 @@ def check_task(
     findings.append(Finding("shard", f"{counts} samples of {shape}"))
     findings.append(Finding("preprocessing", _PREPROCESSING if preprocessing is None else str(preprocessing)))
     findings.append(Finding("learns", goal(learner.meaning)))
-    findings.append(Finding("alike at all peers", summary(learner.meaning)))
+    findings.append(Finding("equal at all peers", summary(learner.meaning)))
     if preprocessing is not None and preprocessing.reading is not None:
         findings.append(Finding("read as", preprocessing.reading))
     tensors = len(learner.schema.tensors)
@@ -240,8 +240,8 @@ class _Guarded(Task):
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
-            found = getattr(self._task, name)
-            return found(*arguments) if callable(found) else found
+            member = getattr(self._task, name)
+            return member(*arguments) if callable(member) else member
         except PeerError:
             raise
         except USER_ERRORS as error:
@@ -249,11 +249,11 @@ class _Guarded(Task):
             raise TaskError(f"{name}({shown}): {described(error)}. Correct the task.") from error
 
 
-def _expected(what: str, found: Any, kind: type[Kind]) -> Kind:
-    if not isinstance(found, kind):
-        shown = "None" if found is None else f"a {type(found).__name__}"
+def _expected(what: str, value: Any, kind: type[Kind]) -> Kind:
+    if not isinstance(value, kind):
+        shown = "None" if value is None else f"a {type(value).__name__}"
         raise TaskError(f"{what}: expected a {kind.__name__}, got {shown}")
-    return found
+    return value
 
 
 def _shown(argument: Any) -> str:

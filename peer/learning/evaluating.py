@@ -118,15 +118,15 @@ class Evaluating(Bench):
         with user_code("model, loss or metric"), torch.no_grad(), self._draws():
             for rows in samples.slices(self.evaluation_batch):
                 inputs, targets = samples.batch(rows)
-                found = measure(self._call(inputs), targets)
+                measured = measure(self._call(inputs), targets)
                 # Allocated once: small tensors that stay, between the large ones of each batch, would fragment the heap.
-                kept = kept or [torch.empty(len(samples), *t.shape[1:], dtype=t.dtype) for t in found]
-                for whole, values in zip(kept, found, strict=True):
+                kept = kept or [torch.empty(len(samples), *t.shape[1:], dtype=t.dtype) for t in measured]
+                for whole, values in zip(kept, measured, strict=True):
                     whole[rows] = values
         return tuple(kept)
 
 
 def _numbers(losses: Tensor) -> NDArray[np.float32]:
     """Return losses with infinity in place of NaN: of several models, the one of lowest loss is then never a diverged one."""
-    found: NDArray[np.float32] = losses.masked_fill(losses.isnan(), torch.inf).numpy()
-    return found
+    result: NDArray[np.float32] = losses.masked_fill(losses.isnan(), torch.inf).numpy()
+    return result

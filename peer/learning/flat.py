@@ -193,7 +193,7 @@ class FlatModule:
     def views(self, theta: Vector) -> list[Tensor]:
         """Return the parameters of a vector as tensors on the device of the module; copied."""
         flat = torch.tensor(theta, device=self._flat.device)
-        return [flat[place].view(spec.shape) for spec, place in self.schema.slices() if spec.role == "parameter"]
+        return [flat[part].view(spec.shape) for spec, part in self.schema.slices() if spec.role == "parameter"]
 
 
 def _as(values: Tensor, dtype: torch.dtype) -> Tensor:

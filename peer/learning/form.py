@@ -38,12 +38,12 @@ def check_form(module: nn.Module, inputs: Batch, outputs: object) -> None:
             rows == 1
         )
         where = _lost_axis(module, inputs) if rows == 1 else line_of(type(module).forward)
-        found = f"outputs of shape {list(outputs.shape)}"
+        actual = f"outputs of shape {list(outputs.shape)}"
     else:
         lost, where = ". Return the outputs alone: the task's loss computes the loss.", line_of(type(module).forward)
         names = f" with {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
-        found = f"a {type(outputs).__name__}{names}"
-    raise TaskError(f"model: {expected}, got {found} for a batch of {counted(rows, 'sample')}{where}{lost}")
+        actual = f"a {type(outputs).__name__}{names}"
+    raise TaskError(f"model: {expected}, got {actual} for a batch of {counted(rows, 'sample')}{where}{lost}")
 
 
 def check_pairs(task: Task, outputs: Tensor, targets: Tensor) -> None:
@@ -90,10 +90,10 @@ class _Shapes(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if isinstance(found, Tensor):
-            self.rows.append((getattr(func, "__name__", ""), found.dim(), present_line()))
-        return found
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.rows.append((getattr(func, "__name__", ""), result.dim(), present_line()))
+        return result
 
 
 def _lost_axis(module: nn.Module, inputs: Batch) -> str:

@@ -26,12 +26,12 @@ def frozen_digest(module: nn.Module, carried: Container[str] = ()) -> str:
 
     It shows a difference by mistake. A peer that lies about its weights can as well lie about their digest.
     """
-    state, found = xxhash.xxh3_128(), False
+    state, any_tensor = xxhash.xxh3_128(), False
     for name, tensor in frozen_tensors(module, carried):
-        found = True
+        any_tensor = True
         state.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         state.update(_bytes_of(tensor))
-    return state.hexdigest() if found else ""
+    return state.hexdigest() if any_tensor else ""
 
 
 def digest_of(tensor: Tensor) -> str:

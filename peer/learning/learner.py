@@ -138,8 +138,8 @@ class TorchLearner(Training, Evaluating):
                     f"loss or metric: {described(error)} for outputs {list(outputs.shape)}. Correct the task."
                 ) from error
         if not isinstance(losses, Tensor) or losses.shape != y.shape[:1]:
-            found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise TaskError(f"loss: expected one value per sample, here [2], got {found}. Use reduction='none'.")
+            actual = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise TaskError(f"loss: expected one value per sample, here [2], got {actual}. Use reduction='none'.")
         if not isinstance(metric, float | int):
             raise TaskError(f"metric: expected a number, got {type(metric).__name__}. Use float(...).")
         with torch.no_grad():
@@ -163,9 +163,9 @@ class TorchLearner(Training, Evaluating):
         """Compare the form of a classifier's outputs with classes and labels."""
         if self.task.kind != "classification":
             return
-        axis, found = self.task.class_axis, list(outputs.shape)
+        axis, actual = self.task.class_axis, list(outputs.shape)
         if outputs.dim() < 2:
-            raise TaskError(f"model: expected outputs [samples, classes, ...], got shape {found}")
+            raise TaskError(f"model: expected outputs [samples, classes, ...], got shape {actual}")
         if self.task.classes not in (None, outputs.shape[axis]):
             raise TaskError(
                 f"model: expected {self.task.classes} outputs, one for each class of the task, got {outputs.shape[axis]}"
@@ -175,7 +175,7 @@ class TorchLearner(Training, Evaluating):
         elements = list(outputs.movedim(axis, -1).shape[:-1])
         if targets.dim() > 1 and elements != list(targets.shape):
             raise TaskError(
-                f"model: expected one row of classes for each label, got outputs of shape {found} with classes on "
+                f"model: expected one row of classes for each label, got outputs of shape {actual} with classes on "
                 f"axis {axis} for labels {list(targets.shape)}. Set class_axis in the task, 1 for [samples, classes, "
                 "...], -1 for [samples, ..., classes]."
             )

@@ -1,4 +1,4 @@
-"""The state of a PyTorch optimizer as flat arrays, to go on with it in the next round, also after a restart.
+"""The state of a PyTorch optimizer as flat arrays, to continue with it in the next round, also after a restart.
 
 A value that has its parameter's shape (a momentum buffer) is flat over all parameters, in their order; a value with one element
 (Adam's count of steps) has one element for each parameter. A parameter without a value, such as one that never had a gradient,
@@ -22,7 +22,7 @@ def state_of(optimizer: Optimizer, parameters: list[Tensor]) -> dict[str, Vector
     """Return the optimizer's state: name of a value -> float32 [sum of sizes] or [number of parameters]."""
     states = [optimizer.state.get(parameter, {}) for parameter in parameters]
     names = sorted({name for state in states for name, value in state.items() if isinstance(value, Tensor)})
-    found = {}
+    flat = {}
     for name in names:
         scalar = any(name in state and state[name].dim() == 0 for state in states)
         parts = []
@@ -30,8 +30,8 @@ def state_of(optimizer: Optimizer, parameters: list[Tensor]) -> dict[str, Vector
             value = state.get(name)
             size = 1 if scalar else parameter.numel()
             parts.append(np.zeros(size, np.float32) if value is None else value.float().reshape(-1).cpu().numpy())
-        found[name] = np.concatenate(parts)
-    return found
+        flat[name] = np.concatenate(parts)
+    return flat
 
 
 def restore(optimizer: Optimizer, parameters: list[Tensor], kept: Mapping[str, Vector]) -> None:

@@ -79,8 +79,8 @@ class Samples:
 
     def inputs(self, rows: Tensor | slice) -> Batch:
         """Return the inputs of the rows: int64 [b] on the device, or a slice."""
-        found = {key: column.rows(rows) for key, column in self._columns.items()}
-        return found[""] if self._single else found
+        chosen = {key: column.rows(rows) for key, column in self._columns.items()}
+        return chosen[""] if self._single else chosen
 
     def targets(self, rows: Tensor | slice) -> Tensor:
         """Return the targets of the rows."""
@@ -142,8 +142,8 @@ class _Targets(_Column):
     @override
     def rows(self, rows: Tensor | slice) -> Tensor:
         """Return the rows."""
-        found = super().rows(rows)
-        return found if self._kind == "classification" else found.float()
+        chosen = super().rows(rows)
+        return chosen if self._kind == "classification" else chosen.float()
 
     def check_labels(self, outputs: int) -> None:
         """See `Samples.check_labels`; those of a stored array are checked batch by batch."""

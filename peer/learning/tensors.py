@@ -76,9 +76,9 @@ def movable(module: nn.Module) -> list[Place]:
         for name, part in module.named_modules()
         if isinstance(part, _NORMS) and part.momentum is not None
     }
-    found: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if not p.requires_grad}
-    found |= {n: b for n, b in module.named_buffers() if n in persistent and n not in counts and not _averaged(b)}
-    return [_place(module, name, tensor, "buffer") for name, tensor in found.items()]
+    constants: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    constants |= {n: b for n, b in module.named_buffers() if n in persistent and n not in counts and not _averaged(b)}
+    return [_place(module, name, tensor, "buffer") for name, tensor in constants.items()]
 
 
 def variances(module: nn.Module) -> frozenset[str]:

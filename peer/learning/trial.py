@@ -114,10 +114,10 @@ def check_hidden_state(learner: TorchLearner, learning_rate: float) -> HiddenSta
     theta = _trained(learner, learner.initial_model(0), learning_rate)
     kept = at_first | _kept(used.module)
     try:
-        found, expected = (_behavior(learner, model, theta, learning_rate) for model in (used, fresh))
+        reused, expected = (_behavior(learner, model, theta, learning_rate) for model in (used, fresh))
         kept |= {name: value for name, value in _kept(fresh.module).items() if value != at_first.get(name)}
         names = ", ".join(sorted(name for name in kept if kept[name] != at_first.get(name)))
-        if _same(found, expected) and np.array_equal(*expected[:2], equal_nan=True):
+        if _same(reused, expected) and np.array_equal(*expected[:2], equal_nan=True):
             return HiddenState(True, names)
         if not _same(_behavior(learner, learner.another_model(), theta, learning_rate), expected):
             return HiddenState(False, names)
@@ -152,12 +152,12 @@ def _kept(module: nn.Module) -> dict[str, str]:
     """Return a description of each value that a module and its parts keep outside of the state_dict, by its dotted name."""
     own = vars(nn.Module()).keys()
     persistent = module.state_dict(keep_vars=True).keys()
-    found = {name: digest_of(buffer) for name, buffer in module.named_buffers() if name not in persistent}
+    digests = {name: digest_of(buffer) for name, buffer in module.named_buffers() if name not in persistent}
     for path, part in module.named_modules():
         for name, value in vars(part).items():
             if (name not in own and not callable(value)) or isinstance(value, nn.Module):
-                found[f"{path}.{name}".lstrip(".")] = " ".join(_described(value))
-    return found
+                digests[f"{path}.{name}".lstrip(".")] = " ".join(_described(value))
+    return digests
 
 
 def _described(value: object) -> Iterator[str]:

@@ -143,7 +143,9 @@ class Edges:
         self._redirected.add(neighbor)
         if neighbor not in self._endpoints:
             self._listen(neighbor, self._peer_id)
-        self.links[neighbor].redirect(target_of(self._folder.neighbor(neighbor)), _place(self._peer_id, self._peer_id))
+        self.links[neighbor].redirect(
+            target_of(self._folder.neighbor(neighbor)), _called_at(self._peer_id, self._peer_id)
+        )
         return True
 
     async def close(self) -> None:
@@ -171,7 +173,7 @@ class Edges:
             timeouts=self._graph.manifest.timeouts,
             security=self._tls.channel(neighbor) if self._tls else None,
             proxy=self._proxy if holder is None else None,
-            place=_place(self._peer_id, holder),
+            called_at=_called_at(self._peer_id, holder),
             keeps_tunnels=any(at == neighbor for at, _user in self._offers),
             pacing=self._pacing,
         )
@@ -193,7 +195,7 @@ class Edges:
             call.cancel()
 
 
-def _place(peer_id: int, holder: int | None) -> str:
+def _called_at(peer_id: int, holder: int | None) -> str:
     """Return where a neighbor is called, for messages; "" means its address."""
     if holder is None:
         return ""

@@ -175,7 +175,7 @@ def transport_security(peer_id: int, graph: Graph, settings: LocalSettings) -> M
     if settings.options["insecure"] or settings.options["insecure_anywhere"]:
         if listen := settings.options["listen"] or graph.node(peer_id).address:
             require_loopback_or(settings.options["insecure_anywhere"], listen)
-        log.warning("plaintext: whoever reaches this port can read and forge models")
+        log.warning("plaintext: anyone with access to this port can read and forge models")
         return None
     return load_tls(graph, peer_id, key_files(peer_id, settings), certs=settings.path("certs"), ca=settings.path("ca"))
 

@@ -88,15 +88,15 @@ def memory_errors() -> Iterator[None]:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in _NO_MEMORY):
             raise
         free = free_memory()
-        found = "too little" if free is None else f"{megabytes(free)} free"
-        got = f"{found} ({' '.join(str(error).split()) or 'allocation failed'})"
+        available = "too little" if free is None else f"{megabytes(free)} free"
+        got = f"{available} ({' '.join(str(error).split()) or 'allocation failed'})"
         fix = "Take a machine or a container with more memory, fewer samples or a smaller model."
         raise ConfigError(ConfigProblem("memory", "enough for data and models of this peer", got, fix)) from error
 
 
 def free_memory() -> int | None:
     """Return the bytes that this process may still take, with swap; None if the system does not say."""
-    known = [found for found in (_of_machine(), _of_container()) if found is not None]
+    known = [limit for limit in (_of_machine(), _of_container()) if limit is not None]
     return min(known, default=None)
 
 

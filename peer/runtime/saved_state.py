@@ -154,6 +154,6 @@ def _problem(saved: Checkpoint, algorithm: Algorithm, schema: Schema) -> str:
         size = (algorithm.travelling(schema) if slot < algorithm.slots else schema).size
         model = saved.arrays.get(f"slot/{slot}")
         if model is None or model.dtype != np.float32 or model.shape != (size,):
-            found = "nothing" if model is None else f"{model.dtype} {list(model.shape)}"
-            return f"has a wrong slot/{slot}: expected float32 [{size}], got {found}"
+            actual = "nothing" if model is None else f"{model.dtype} {list(model.shape)}"
+            return f"has a wrong slot/{slot}: expected float32 [{size}], got {actual}"
     return ""

@@ -43,15 +43,15 @@ def parse_window(text: str) -> Window:
     Raises:
         ConfigError: another form, or an unknown time zone.
     """
-    found = _FORM.fullmatch(text.strip())
-    numbers = [int(number) for number in found.groups()[:4]] if found else []
+    match = _FORM.fullmatch(text.strip())
+    numbers = [int(number) for number in match.groups()[:4]] if match else []
     begin, end = (60 * numbers[0] + numbers[1], 60 * numbers[2] + numbers[3]) if numbers else (0, 0)
-    if not found or begin == end or begin >= 1440 or end > 1440 or max(numbers[1], numbers[3]) > 59:
+    if not match or begin == end or begin >= 1440 or end > 1440 or max(numbers[1], numbers[3]) > 59:
         raise ConfigError(
             f"{Option('when')}: expected HH:MM-HH:MM with two different times from 00:00 to 24:00, and a time zone "
             f"after a space, such as '22:00-06:00 Europe/Berlin', got {text!r}"
         )
-    return Window(begin, end, _zone(found[5]) if found[5] else None)
+    return Window(begin, end, _zone(match[5]) if match[5] else None)
 
 
 def _zone(name: str) -> tzinfo:

@@ -374,7 +374,7 @@ class AsyncioWorld:
     def _pull_limit_s(self, neighbor: int) -> float:
         """Return how long a pull of all slots may take: four times what the measured speed needs, if there is one.
 
-        On a link that has not shown to be fast, as long as it goes on steadily, which the link watches.
+        On a link that has not shown to be fast, as long as it continues steadily, which the link watches.
         """
         timeouts, size_bytes = self.manifest.timeouts, self.host.format.whole_bytes
         slots, speed = self.host.algorithm.slots, self.requests.bytes_per_second

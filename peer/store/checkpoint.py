@@ -201,10 +201,10 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         # safetensors reads raw memory and would write a non-contiguous array in wrong order
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
     except SafetensorError as error:
-        found = _OS_ERROR.search(str(error))
-        if found is None:
+        match = _OS_ERROR.search(str(error))
+        if match is None:
             raise StorageError(f"cannot write {path}: {error}") from error
-        raise storage_error("write", path, OSError(int(found[1]), os.strerror(int(found[1])))) from error
+        raise storage_error("write", path, OSError(int(match[1]), os.strerror(int(match[1])))) from error
     fsync_path(path)
     return {"size_bytes": path.stat().st_size, "sha256": _digest(path)}
 

@@ -141,12 +141,12 @@ def read_history(path: Path) -> list[dict[str, Any]]:
     Raises:
         StorageError: the file exists and cannot be read.
     """
-    found: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     unread, before = Unread(Path(path)), 0
     try:
         with opened(path) as file:
             for piece in _pieces(file):
-                found += usable_lines(piece, before, unread)
+                lines += usable_lines(piece, before, unread)
                 before += piece.count(b"\n")
     except FileNotFoundError:
         return []
@@ -154,7 +154,7 @@ def read_history(path: Path) -> list[dict[str, Any]]:
         raise storage_error("read", Path(path), error) from error
     for sentence in unread.sentences():
         log.warning("%s", sentence)
-    return found
+    return lines
 
 
 def _pieces(file: BinaryIO) -> Iterator[bytes]:

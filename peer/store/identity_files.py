@@ -67,10 +67,10 @@ class IncarnationFile:
 
 
 def _incarnation_in(value: object) -> int:
-    found = value.get("incarnation") if isinstance(value, dict) else None
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= INCARNATION_MAX:
+    incarnation = value.get("incarnation") if isinstance(value, dict) else None
+    if isinstance(incarnation, bool) or not isinstance(incarnation, int) or not 0 <= incarnation <= INCARNATION_MAX:
         raise CheckpointCorrupt("its content is no incarnation")
-    return found
+    return incarnation
 
 
 class StateLock:

@@ -29,7 +29,7 @@ def save_model(path: Path, vector: np.ndarray, schema: Schema, metadata: dict[st
     """
     if vector.dtype != np.float32 or vector.shape != (schema.size,):
         raise ValueError(f"model vector: expected float32 [{schema.size}], got {vector.dtype} {list(vector.shape)}")
-    tensors = {spec.name: np.ascontiguousarray(vector[place]).reshape(spec.shape) for spec, place in schema.slices()}
+    tensors = {spec.name: np.ascontiguousarray(vector[part]).reshape(spec.shape) for spec, part in schema.slices()}
     write_atomic(path, save(tensors, {**(metadata or {}), "schema_digest": schema.digest}))
 
 

@@ -1,6 +1,6 @@
 """What a state directory was made for: ``origin.json`` keeps peer, manifest, edges, model and the meaning of its numbers.
 
-Addresses, pins and observers are not kept: they may change while a run goes on.
+Addresses, pins and observers are not kept: they may change while a run continues.
 """
 
 from __future__ import annotations
@@ -93,16 +93,16 @@ class Origin:
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the differences of two runs as phrases such as ``run.rounds was 400, is now 800``."""
-    found = _graph_differences(before, now)
+    differences = _graph_differences(before, now)
     if before["peer_id"] != now["peer_id"]:
-        found.insert(0, f"peer id was {before['peer_id']}, is now {now['peer_id']}")
+        differences.insert(0, f"peer id was {before['peer_id']}, is now {now['peer_id']}")
     for name in [*now["tensors"], *(before["tensors"].keys() - now["tensors"].keys())]:
         was, is_now = before["tensors"].get(name), now["tensors"].get(name)
         if was != is_now:
-            found.append(f"model tensor {name} was {_tensor(was)}, is now {_tensor(is_now)}")
+            differences.append(f"model tensor {name} was {_tensor(was)}, is now {_tensor(is_now)}")
     if before["frozen"] != now["frozen"]:
-        found.append("frozen weights of the model differ now")
-    return found + changes(before["meaning"], now["meaning"])[0]
+        differences.append("frozen weights of the model differ now")
+    return differences + changes(before["meaning"], now["meaning"])[0]
 
 
 def differences_of_graphs(before: Graph, now: Graph) -> list[str]:
@@ -119,14 +119,14 @@ def _facts_of(graph: Graph) -> dict[str, object]:
 
 
 def _graph_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    found = []
+    differences = []
     keys = diff(json.dumps(now["run"]), json.dumps(before["run"]))
-    found += [f"{each.key} was {each.theirs}, is now {each.ours}" for each in keys]
+    differences += [f"{each.key} was {each.theirs}, is now {each.ours}" for each in keys]
     if before["peers"] != now["peers"]:
-        found.append(_changed("peer", [str(p) for p in before["peers"]], [str(p) for p in now["peers"]]))
+        differences.append(_changed("peer", [str(p) for p in before["peers"]], [str(p) for p in now["peers"]]))
     if before["edges"] != now["edges"]:
-        found.append(_changed("edge", [_edge(e) for e in before["edges"]], [_edge(e) for e in now["edges"]]))
-    return found
+        differences.append(_changed("edge", [_edge(e) for e in before["edges"]], [_edge(e) for e in now["edges"]]))
+    return differences
 
 
 def listed(phrases: list[str]) -> str:

@@ -391,7 +391,7 @@ class HostStatus(TypedDict):
         waiting_for: neighbors whose models the round waits for.
         owed_to: neighbors that have not accepted this peer's models.
         unchanged_s: seconds since stage or round last changed.
-        deadline_s: seconds until the round closes without the models that are missing then; None if it waits for nobody.
+        deadline_s: seconds until the round closes without the models that are missing then; None if it does not wait.
         metric: of the task, and its last value; `more_metrics`: its others.
     """
 
@@ -424,7 +424,7 @@ class ProcessStatus(TypedDict, total=False):
 
     Attributes:
         routes: how each neighbor is called: direct, proxy, tunnel or relay.
-        outcome: how the run of this peer ended: completed, left, refused, alone, diverged or failed; None while it goes on.
+        outcome: how the run of this peer ended: completed, left, refused, alone, diverged or failed; None while it continues.
         exit_code: of the process, with `outcome`.
         true_cluster: where the peer tells it.
     """

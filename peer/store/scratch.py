@@ -1,6 +1,6 @@
 """Folders for temporary files that killed processes leave behind: each has a lock; the next process removes those without.
 
-The kernel releases a lock when its process ends for any reason. So a folder without one belongs to nobody, also where a process
+The kernel releases a lock when its process ends for any reason. So a folder without one is not in use, also where a process
 number was given again or the owner runs in another container.
 """
 
@@ -68,12 +68,12 @@ def _usable() -> Iterator[None]:
         ) from error
 
 
-def sweep(place: Path) -> list[Path]:
+def sweep(parent: Path) -> list[Path]:
     """Remove the folders of dead processes of this user, and return their paths; what cannot be removed is left."""
     removed = []
     if not _HAS_LOCKS:
         return []
-    for entry in os.scandir(place):
+    for entry in os.scandir(parent):
         if entry.name.startswith(PREFIXES) and _removed(Path(entry.path)):
             removed.append(Path(entry.path))
     return removed

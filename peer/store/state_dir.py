@@ -63,7 +63,7 @@ class StateDir:
         """Move the state of a run to ``discarded-1``, ``discarded-2``, ... in this folder, and return where to.
 
         Keys, lock, log and incarnation stay. The folder is inside, because a container may write nowhere else. Without
-        ``history`` only the checkpoints are moved, and the run goes on.
+        ``history`` only the checkpoints are moved, and the run continues.
 
         Raises:
             StorageError: it cannot be moved.

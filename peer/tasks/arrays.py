@@ -71,11 +71,11 @@ def read_rows(array: Any, rows: NDArray[np.int64]) -> Array:
         return np.empty((0, *array.shape[1:]), array.dtype)
     ascending, place = np.unique(rows, return_inverse=True)
     try:
-        found = array[ascending]
+        chosen = array[ascending]
     except UNREADABLE as error:
         raise _unreadable(array, error) from error
-    refuse_masked("rows of a stored array", found)
-    return np.asarray(found)[place]
+    refuse_masked("rows of a stored array", chosen)
+    return np.asarray(chosen)[place]
 
 
 def by_name(inputs: Inputs) -> dict[str, Any]:
@@ -125,8 +125,8 @@ class Rows:
     @property
     def dtype(self) -> np.dtype:
         """Of the array."""
-        found: np.dtype = self.array.dtype
-        return found
+        dtype: np.dtype = self.array.dtype
+        return dtype
 
     def __getitem__(self, rows: NDArray[np.int64]) -> Array:
         """Return rows of the chosen ones, in memory."""

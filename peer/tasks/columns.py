@@ -103,21 +103,21 @@ class Columns:
         return {"form": asdict(self.form), "kinds": [[name, kind] for name, kind in self.kinds]}
 
     @classmethod
-    def from_json(cls, found: Any) -> Columns:
+    def from_json(cls, value: Any) -> Columns:
         """Read the result of `to_json`.
 
         Raises:
             ValueError: it is another value.
         """
         try:
-            kinds = tuple((name, kind if isinstance(kind, str) else tuple(kind)) for name, kind in found["kinds"])
+            kinds = tuple((name, kind if isinstance(kind, str) else tuple(kind)) for name, kind in value["kinds"])
             if not all(
                 isinstance(t, str)
                 for name, kind in kinds
                 for t in (name, *([kind] if kind in (NUMBER, DATE) else kind))
             ):
                 raise ValueError("another kind")
-            return cls(kinds, Form(**found["form"]))
+            return cls(kinds, Form(**value["form"]))
         except (TypeError, KeyError, ValueError) as error:
             raise ValueError(f"table: {error}") from error
 
@@ -164,14 +164,14 @@ def _kind(table: Table, name: str) -> Kind:
                 f"{table.place(row)}, {name}: expected a number, or a text, got {cell!r}, a number with a sign. Write "
                 f"the number alone, or give all texts of the column in task_options.categories, {leave_out}"
             )
-    found = sorted({cell for _, cell in present})
-    if len(found) > TEXTS_MAX or len(found) == len(present) > SHOWN:
+    distinct = sorted({cell for _, cell in present})
+    if len(distinct) > TEXTS_MAX or len(distinct) == len(present) > SHOWN:
         raise TaskError(
-            f"{table.source}, {name}: expected at most {TEXTS_MAX} different texts that repeat, got {len(found)} in "
-            f"{len(present)} rows: {some(found)}. Give them in task_options.categories, {leave_out}"
+            f"{table.source}, {name}: expected at most {TEXTS_MAX} different texts that repeat, got {len(distinct)} in "
+            f"{len(present)} rows: {some(distinct)}. Give them in task_options.categories, {leave_out}"
         )
-    refuse_look_alikes(f"{table.source}, {name}", found)
-    return tuple(found)
+    refuse_look_alikes(f"{table.source}, {name}", distinct)
+    return tuple(distinct)
 
 
 def refuse_look_alikes(source: str, names: Collection[str]) -> None:
@@ -205,9 +205,9 @@ def _allowed(kind: Kind) -> str:
 def _days(cell: str) -> float:
     """Return the days since 1970-01-01 of an ISO date, without a time zone of UTC; NaN for another text."""
     try:
-        found = datetime.fromisoformat(cell) if _ISO_DATE.fullmatch(cell) else None
+        moment = datetime.fromisoformat(cell) if _ISO_DATE.fullmatch(cell) else None
     except ValueError:
-        found = None
-    if found is None:
+        moment = None
+    if moment is None:
         return math.nan
-    return ((found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH).total_seconds() / _DAY
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH).total_seconds() / _DAY

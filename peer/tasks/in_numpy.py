@@ -61,16 +61,16 @@ def is_missing(value: object) -> bool:
 
 def _of_torch(tensor: Any) -> Any:
     """Return a tensor of any layout; types that NumPy lacks, such as bfloat16, become float32 with the same values."""
-    found = tensor.detach().cpu()
-    if found.is_quantized:
-        found = found.dequantize()
-    if str(found.layout) != "torch.strided":
-        found = found.to_dense()
-    found = found.resolve_conj().resolve_neg()
+    dense = tensor.detach().cpu()
+    if dense.is_quantized:
+        dense = dense.dequantize()
+    if str(dense.layout) != "torch.strided":
+        dense = dense.to_dense()
+    dense = dense.resolve_conj().resolve_neg()
     try:
-        return found.numpy()
+        return dense.numpy()
     except TypeError:
-        return found.float().numpy()
+        return dense.float().numpy()
 
 
 def _of_scipy(matrix: Any) -> Any:
@@ -108,8 +108,8 @@ class SparseRows:
     @property
     def dtype(self) -> np.dtype:
         """Of the values."""
-        found: np.dtype = self.matrix.dtype
-        return found
+        dtype: np.dtype = self.matrix.dtype
+        return dtype
 
     def __getitem__(self, rows: NDArray[np.int64]) -> np.ndarray:
         """Return the rows as an array [len(rows), features]."""

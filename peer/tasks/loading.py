@@ -179,16 +179,16 @@ def _from_file(manifest: Manifest) -> Task:
     return as_task(load_object(manifest.task, NAMED), manifest)
 
 
-def as_task(found: object, manifest: Manifest) -> Task:
+def as_task(loaded: object, manifest: Manifest) -> Task:
     """Return a checked task object; a class is called with the manifest's ``task_options``.
 
     Raises:
         TaskError: it is not a `Task`, or an attribute has a wrong value.
     """
-    if isinstance(found, type) and issubclass(found, Task):
+    if isinstance(loaded, type) and issubclass(loaded, Task):
         try:
             with users_settings():
-                found = found(**manifest.task_options)
+                loaded = loaded(**manifest.task_options)
         except USER_ERRORS as error:
             raise TaskError(
                 f"task: {manifest.task} cannot be made with task_options {manifest.task_options}: {described(error)}"
@@ -198,39 +198,39 @@ def as_task(found: object, manifest: Manifest) -> Task:
             f"task_options: expected none for {manifest.task}, which is an object, got {manifest.task_options}. Name "
             "its class to give options."
         )
-    if not isinstance(found, Task):
+    if not isinstance(loaded, Task):
         raise TaskError(
-            f"task: {manifest.task}: expected an object or class of type Task, got a {type(found).__name__}"
+            f"task: {manifest.task}: expected an object or class of type Task, got a {type(loaded).__name__}"
         )
-    if found.kind not in get_args(Kind):
+    if loaded.kind not in get_args(Kind):
         raise TaskError(
-            f"task: {manifest.task}: expected kind to be one of {', '.join(get_args(Kind))}, got {found.kind!r}"
+            f"task: {manifest.task}: expected kind to be one of {', '.join(get_args(Kind))}, got {loaded.kind!r}"
         )
-    classes: object = found.classes
+    classes: object = loaded.classes
     if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 2):
         raise TaskError(
             f"task: {manifest.task}: expected classes to be an integer of 2 or more, or None, got {classes!r}"
         )
-    if found.class_axis not in {1, -1}:
-        raise TaskError(f"task: {manifest.task}: expected class_axis to be 1 or -1, got {found.class_axis!r}")
-    if not isinstance(found.more_metrics, tuple) or not all(
-        isinstance(metric, Metric) for metric in found.more_metrics
+    if loaded.class_axis not in {1, -1}:
+        raise TaskError(f"task: {manifest.task}: expected class_axis to be 1 or -1, got {loaded.class_axis!r}")
+    if not isinstance(loaded.more_metrics, tuple) or not all(
+        isinstance(metric, Metric) for metric in loaded.more_metrics
     ):
-        raise TaskError(f"task: {manifest.task}: more_metrics: expected a tuple of Metric, got {found.more_metrics!r}")
-    if len(found.more_metrics) > MORE_METRICS_MAX:
-        count = len(found.more_metrics)
+        raise TaskError(f"task: {manifest.task}: more_metrics: expected a tuple of Metric, got {loaded.more_metrics!r}")
+    if len(loaded.more_metrics) > MORE_METRICS_MAX:
+        count = len(loaded.more_metrics)
         raise TaskError(
             f"task: {manifest.task}: more_metrics: expected at most {MORE_METRICS_MAX} metrics, got {count}"
         )
-    if not isinstance(found.preprocessing, Preprocessing | None):
+    if not isinstance(loaded.preprocessing, Preprocessing | None):
         raise TaskError(
             f"task: {manifest.task}: preprocessing: expected a Preprocessing, or None, got a "
-            f"{type(found.preprocessing).__name__}"
+            f"{type(loaded.preprocessing).__name__}"
         )
-    facts: object = found.facts
+    facts: object = loaded.facts
     if not isinstance(facts, Mapping) or not all(isinstance(text, str) for entry in facts.items() for text in entry):
         raise TaskError(f"task: {manifest.task}: facts: expected a dict from text to text, got {facts!r}")
-    names = found.class_names
+    names = loaded.class_names
     if names is not None and (
         isinstance(names, str) or not all(isinstance(n, str) for n in names) or classes not in (None, len(names))
     ):
@@ -238,4 +238,4 @@ def as_task(found: object, manifest: Manifest) -> Task:
             f"task: {manifest.task}: class_names: expected one text for each of the {classes} classes, or None, got "
             f"{names!r}"
         )
-    return found
+    return loaded

@@ -65,8 +65,8 @@ def decimal_mark(columns: Sequence[Sequence[str]], place: Callable[[int], str], 
                 certain.setdefault(fitting[0], (row, cell))
                 if _BETWEEN[fitting[0]] in cell:
                     thousands.add(fitting[0])
-            elif fitting and (found := next((mark for mark in MARKS if mark in cell), None)) is not None:
-                unclear.setdefault(found, (row, cell))
+            elif fitting and (mark_used := next((mark for mark in MARKS if mark in cell), None)) is not None:
+                unclear.setdefault(mark_used, (row, cell))
     if len(certain) == len(MARKS):
         (row, point), (other, comma) = certain["."], certain[","]
         raise TaskError(

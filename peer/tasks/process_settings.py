@@ -64,8 +64,8 @@ def _umask() -> int:
 
 
 def _device() -> torch.device | None:
-    found = torch.get_default_device()
-    return None if found.type == "cpu" else found
+    device = torch.get_default_device()
+    return None if device.type == "cpu" else device
 
 
 def _handlers() -> tuple[Any, ...]:

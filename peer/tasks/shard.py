@@ -80,13 +80,13 @@ class Shard:
             ShardError: an array has masked values.
         """
         for name in (*ARRAYS, *PER_SAMPLE_MAX):
-            found = getattr(self, name)
-            if isinstance(found, Mapping) and not hasattr(
-                found, "tocsr"
+            value = getattr(self, name)
+            if isinstance(value, Mapping) and not hasattr(
+                value, "tocsr"
             ):  # a sparse matrix may be a mapping of its values
-                arrays: Any = {key: in_numpy(f"{name}[{key!r}]", array) for key, array in found.items()}
+                arrays: Any = {key: in_numpy(f"{name}[{key!r}]", array) for key, array in value.items()}
             else:
-                arrays = in_numpy(name, found)
+                arrays = in_numpy(name, value)
             object.__setattr__(self, name, arrays)
 
     def part(self, part: Part) -> tuple[Inputs, Any]:

@@ -125,10 +125,10 @@ NOTHING = Form()
 
 def _decompressed(data: bytes) -> bytes:
     with gzip.open(io.BytesIO(data)) as file:
-        found = file.read(TABLE_BYTES_MAX + 1)
-    if len(found) > TABLE_BYTES_MAX:
+        content = file.read(TABLE_BYTES_MAX + 1)
+    if len(content) > TABLE_BYTES_MAX:
         raise OSError(f"expected at most {TABLE_BYTES_MAX} bytes of text, got more")
-    return found
+    return content
 
 
 def read_table(
@@ -237,12 +237,12 @@ def _parsed(text: str, delimiter: str) -> Iterable[tuple[int, list[str]]]:
 def _rows(source: str, text: str, delimiter: str) -> tuple[list[int], list[list[str]]]:
     """Return line and cells of each row that has any text."""
     try:
-        found = [(line, row) for line, row in _parsed(text, delimiter) if any(row)]
-        if found and "\n" in found[-1][1][-1]:
+        rows = [(line, row) for line, row in _parsed(text, delimiter) if any(row)]
+        if rows and "\n" in rows[-1][1][-1]:
             list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True))
     except csv.Error as error:
         raise TaskError(unreadable(source, error, "Correct the quotation marks.", "rows of cells")) from error
-    return [line for line, _ in found], [row for _, row in found]
+    return [line for line, _ in rows], [row for _, row in rows]
 
 
 def _delimiter(text: str, likely: str | None) -> str:

@@ -161,11 +161,11 @@ class Task(ABC):
         """
         if not self.more_metrics:
             return {}
-        found, names = self.measure(outputs, targets), [metric.name for metric in self.more_metrics]
-        if not isinstance(found, Mapping) or sorted(found) != sorted(names):
-            shown = list(found) if isinstance(found, Mapping) else type(found).__name__
+        measured, names = self.measure(outputs, targets), [metric.name for metric in self.more_metrics]
+        if not isinstance(measured, Mapping) or sorted(measured) != sorted(names):
+            shown = list(measured) if isinstance(measured, Mapping) else type(measured).__name__
             raise TaskError(f"measure: expected a dict with the names of more_metrics, {names}, got {shown}")
-        return {name: float(found[name]) for name in names}
+        return {name: float(measured[name]) for name in names}
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return probabilities for a model's outputs, of the same shape; in regression the outputs."""

@@ -76,10 +76,10 @@ class _Finder(MetaPathFinder, Loader):
         except PeerError:  # not installed, or another fault: Python's own import says which
             return None
         self._spec = self._module.__spec__
-        found = copy.copy(self._spec)
-        if found is not None:
-            found.loader = self
-        return found
+        spec = copy.copy(self._spec)
+        if spec is not None:
+            spec.loader = self
+        return spec
 
     @override
     def create_module(self, spec: ModuleSpec) -> ModuleType:

@@ -82,8 +82,8 @@ def shard_of(task: Task, peer_id: int) -> Shard:
         TaskError: it raises an exception, or returns something else than a `Shard`.
     """
     with user_code(f"load_shard({peer_id})"), _seeded(derive_seed(0, "load_shard", peer_id)):
-        found: object = task.load_shard(peer_id)
-    if not isinstance(found, Shard):
-        shown = "None" if found is None else f"a {type(found).__name__}"
+        shard: object = task.load_shard(peer_id)
+    if not isinstance(shard, Shard):
+        shown = "None" if shard is None else f"a {type(shard).__name__}"
         raise TaskError(f"load_shard({peer_id}): expected a Shard, got {shown}")
-    return found
+    return shard

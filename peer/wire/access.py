@@ -82,7 +82,7 @@ class AccessControl:
 
     @asynccontextmanager
     async def aborting(self, context: Context) -> AsyncIterator[None]:
-        """Count a RemoteProtocolError that is raised inside, of whoever calls, and end the call with its status."""
+        """Count a RemoteProtocolError that is raised inside for the caller, and end the call with its status."""
         try:
             yield
         except RemoteProtocolError as error:

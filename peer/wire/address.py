@@ -54,8 +54,8 @@ def undialable(graph: Graph) -> Iterator[str]:
         host, port = split_address(node.address) if node.address else ("", 0)
         if ":" not in host:
             continue
-        found = ipaddress.IPv6Address(host)
-        if found.is_link_local and found.scope_id in (None, "0"):
+        parsed = ipaddress.IPv6Address(host)
+        if parsed.is_link_local and parsed.scope_id in (None, "0"):
             plain = host.partition("%")[0]
             yield (
                 f"peer {node.id}: the address {node.address} is link-local and names no interface, so no peer can dial it; write "
@@ -89,12 +89,12 @@ def require_own_address(peer_id: int, address: str, listen: str) -> None:
         places = [info[4] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError) as error:
         raise ConfigError(ConfigProblem(where, "a name that can be resolved", f"{host} ({error})", fix)) from error
-    found = {str(place[0]) for place in places}
-    if all(ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in found):
+    ips = {str(place[0]) for place in places}
+    if all(ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in ips):
         expected = "an address that other machines can reach"
         raise ConfigError(ConfigProblem(where, expected, f"the loopback address {address}", fix))
     if not any(map(_is_local, places)):
-        other = f"{address} of another machine ({', '.join(sorted(found))})"
+        other = f"{address} of another machine ({', '.join(sorted(ips))})"
         raise ConfigError(ConfigProblem(where, "an address of this machine", other, fix))
 
 

@@ -64,7 +64,7 @@ class NeighborLink:
         timeouts: of the manifest.
         security: the certificate trusted as this neighbor's; None is plaintext.
         proxy: dials every address that it serves; None: all addresses are dialed directly.
-        place: where the neighbor is called, for messages; default: at its address.
+        called_at: where the neighbor is called, for messages; default: at its address.
         keeps_tunnels: whether this channel carries the offers over which neighbors call this peer.
         pacing: of this peer, shared by all its links.
 
@@ -84,7 +84,7 @@ class NeighborLink:
         timeouts: Timeouts,
         security: SecureChannel | None = None,
         proxy: HttpProxy | None = None,
-        place: str = "",
+        called_at: str = "",
         keeps_tunnels: bool = False,
         pacing: Pacing = UNLIMITED,
     ) -> None:
@@ -99,7 +99,7 @@ class NeighborLink:
         self._timeouts = timeouts
         self._security = security
         serving = proxy if proxy and proxy.serves(address) else None
-        self._place = place or f"at {address}{f' through the proxy {proxy}' if serving else ''}"
+        self._called_at = called_at or f"at {address}{f' through the proxy {proxy}' if serving else ''}"
         self._options = [*channel_options(timeouts, serving, keeps_tunnels=keeps_tunnels), *pacing.options()]
         self._quiet_since: float | None = None
         self._push_began, self._push_bytes = 0.0, 0  # of the push under way: when its frames began, and those written
@@ -132,9 +132,9 @@ class NeighborLink:
         self._reconnected_at.append(now)
         self._reopen()
 
-    def redirect(self, address: str, place: str = "") -> None:
+    def redirect(self, address: str, called_at: str = "") -> None:
         """Call the neighbor elsewhere from now on; calls in flight raise NeighborUnavailable."""
-        self.address, self._place = address, place or f"at {address}"
+        self.address, self._called_at = address, called_at or f"at {address}"
         self._reopen()
 
     def _reopen(self) -> None:
@@ -157,12 +157,12 @@ class NeighborLink:
             cause = error.__cause__
             details = cause.details() or "" if isinstance(cause, grpc.aio.AioRpcError) else ""
             if any(sign in details for sign in UNTRUSTED):
-                sentence = f"the server {self._place} has no certificate of peer {self.peer_id}: {error}"
+                sentence = f"the server {self._called_at} has no certificate of peer {self.peer_id}: {error}"
                 raise RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, sentence) from error
             raise
         self.unanswered_hellos = 0
         if reply.hello.sender != self.peer_id:
-            sentence = f"expected peer {self.peer_id} {self._place}, got peer {reply.hello.sender}"
+            sentence = f"expected peer {self.peer_id} {self._called_at}, got peer {reply.hello.sender}"
             raise RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, sentence)
         return reply
 
@@ -448,7 +448,7 @@ class NeighborLink:
         A channel that is closed, also by `reconnect`, raises CancelledError in its calls although their tasks were not
         cancelled. It is converted too: the engine would wait forever for the answer of a call that ends silently.
         """
-        where = f"peer {self.peer_id} {self._place}: {method}"
+        where = f"peer {self.peer_id} {self._called_at}: {method}"
         task = asyncio.current_task()
         try:
             yield

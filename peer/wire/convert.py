@@ -330,8 +330,8 @@ def _build(kind: type[M], **fields: Any) -> M:
         raise LocalProtocolError(f"cannot send {kind.DESCRIPTOR.name}: {error}") from error
 
 
-def _wrong(message: Message, field: str, found: object, allowed: str) -> RemoteProtocolError:
-    sentence = f"{message.DESCRIPTOR.name}.{field}: expected {allowed}, got {found}"
+def _wrong(message: Message, field: str, actual: object, allowed: str) -> RemoteProtocolError:
+    sentence = f"{message.DESCRIPTOR.name}.{field}: expected {allowed}, got {actual}"
     return RemoteProtocolError(RefusalCode.MALFORMED, sentence)
 
 

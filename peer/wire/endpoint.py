@@ -1,7 +1,7 @@
 """Local sockets that stand for what cannot be dialed: a neighbor behind its tunnel, and this peer's own service.
 
 All are unix sockets in one folder that only this user may enter, so that no other user of the machine reaches a neighbor
-through this peer. Whoever does still needs this peer's key: the neighbor requires TLS.
+through this peer. A program that does still needs this peer's key: the neighbor requires TLS.
 """
 
 from __future__ import annotations

@@ -96,10 +96,10 @@ def _leading_chunk(frame: bytes, start: int = 0) -> tuple[memoryview | None, byt
     end = _leading_end(frame, CHUNK_TAG, start)
     if end == start:
         return None, frame
-    place = start + 1
-    while frame[place] >= 0x80:
-        place += 1
-    return memoryview(frame)[place + 1 : end], frame[end:]
+    at = start + 1
+    while frame[at] >= 0x80:
+        at += 1
+    return memoryview(frame)[at + 1 : end], frame[end:]
 
 
 def _leading_end(frame: bytes, tag: int, start: int = 0) -> int:
@@ -107,11 +107,11 @@ def _leading_end(frame: bytes, tag: int, start: int = 0) -> int:
     if len(frame) <= start or frame[start] != tag:
         return start
     length = shift = 0
-    for place in range(start + 1, min(len(frame), start + 6)):
-        byte = frame[place]
+    for at in range(start + 1, min(len(frame), start + 6)):
+        byte = frame[at]
         length |= (byte & 0x7F) << shift
         if byte < 0x80:
-            end = place + 1 + length
+            end = at + 1 + length
             return end if end <= len(frame) else start
         shift += 7
     return start
@@ -185,19 +185,20 @@ class ChunkWriter:
         start, size = self._position, chunk.nbytes
         end = start + size
         if size > self._frame_bytes_max:
-            found = f"chunk: expected at most {self._frame_bytes_max} bytes, got {size}"
-            raise RemoteProtocolError(RefusalCode.TOO_LARGE, found)
+            sentence = f"chunk: expected at most {self._frame_bytes_max} bytes, got {size}"
+            raise RemoteProtocolError(RefusalCode.TOO_LARGE, sentence)
         if end > self._buffer.nbytes:
-            found = f"chunks: expected {self._buffer.nbytes} bytes, as the header says, got {end}"
-            raise RemoteProtocolError(RefusalCode.WRONG_SIZE, found)
+            sentence = f"chunks: expected {self._buffer.nbytes} bytes, as the header says, got {end}"
+            raise RemoteProtocolError(RefusalCode.WRONG_SIZE, sentence)
         if size == 0 or (size % ALIGNMENT_BYTES and end != self._buffer.nbytes):
-            found = f"chunk at byte {start}: expected a multiple of 4 bytes above 0, or the rest of the model, got {size} bytes"
-            raise RemoteProtocolError(RefusalCode.MALFORMED, found)
-        place = self._buffer[start:end]
-        place[:] = np.frombuffer(chunk, np.uint8)
-        self._digest.update(place.data)
+            allowed = "a multiple of 4 bytes above 0, or the rest of the model"
+            sentence = f"chunk at byte {start}: expected {allowed}, got {size} bytes"
+            raise RemoteProtocolError(RefusalCode.MALFORMED, sentence)
+        target = self._buffer[start:end]
+        target[:] = np.frombuffer(chunk, np.uint8)
+        self._digest.update(target.data)
         if self.norm_squared is not None:
-            self.norm_squared += checked_norm_squared(place.view("<f4"))
+            self.norm_squared += checked_norm_squared(target.view("<f4"))
         self._position = end
 
     def _check_end(self, digest: bytes) -> None:

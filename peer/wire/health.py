@@ -63,13 +63,13 @@ def own_key_files(folder: Path) -> KeyFiles:
     Raises:
         IdentityError: there is no peer key in the folder, or there are several.
     """
-    found = sorted(folder.glob("peer-*.key"))
-    if len(found) != 1:
+    keys = sorted(folder.glob("peer-*.key"))
+    if len(keys) != 1:
         raise IdentityError(
-            f"{folder}: expected exactly one file peer-*.key, the peer's own, got {len(found)}. Give its folder with "
+            f"{folder}: expected exactly one file peer-*.key, the peer's own, got {len(keys)}. Give its folder with "
             f"{Option('certs')}, or {Option('insecure')} if the peer runs with it."
         )
-    return KeyFiles(found[0].with_suffix(".pem"), found[0])
+    return KeyFiles(keys[0].with_suffix(".pem"), keys[0])
 
 
 def _channel(address: str, files: KeyFiles | None) -> grpc.Channel:

@@ -1,7 +1,7 @@
 """The dialing end of a tunnel: hold one offer open at its holder, and serve each connection that comes over it.
 
 A connection reaches this peer's own service and nothing else: no address comes from outside. The service requires TLS with a
-pinned key of a neighbor, as it does of whoever dials it.
+pinned key of a neighbor, as it does for every caller.
 """
 
 from __future__ import annotations

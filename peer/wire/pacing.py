@@ -12,8 +12,8 @@ from coordinator_free_bootstrap.routes import relay_of
 from peer.wire.frame_sizes import FrameSizes
 from peer.wire.security import ChannelOptions
 
-RATE_STEADY = 2 << 10  # bytes/s, 16 kbit/s: a transfer of at least this average goes on until the round deadline
-BURST_S = 0.25  # so many seconds of the rate may be taken at once after a pause
+RATE_STEADY = 2 << 10  # bytes/s, 16 kbit/s: a transfer of at least this average continues until the round deadline
+BURST_S = 0.25  # after a pause, a burst of this many seconds of the rate may pass at once
 
 
 class TokenBucket:
@@ -47,7 +47,7 @@ class TokenBucket:
             self.spend(size_bytes, asyncio.get_running_loop().time())
 
     async def take(self, size_bytes: int) -> None:
-        """Wait until so many bytes may pass."""
+        """Wait until this number of bytes may pass."""
         if self.limited and (wait_s := self.spend(size_bytes, asyncio.get_running_loop().time())) > 0:
             await asyncio.sleep(wait_s)
 

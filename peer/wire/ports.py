@@ -29,17 +29,17 @@ def listener(port: int) -> str:
     """Return ``process 4711 (python -m peer ...)``, or ``another process`` where Linux does not show it to this user."""
     sockets = {f"socket:[{inode}]" for name in ("tcp", "tcp6") for inode in _listening(PROC / "net" / name, port)}
     processes = PROC.glob("[0-9]*") if sockets else ()
-    found = next((process for process in processes if _holds(process, sockets)), None)
-    if found is None:
+    holder = next((process for process in processes if _holds(process, sockets)), None)
+    if holder is None:
         return "another process"
-    if found.name == str(os.getpid()):
-        return f"this process ({found.name})"
+    if holder.name == str(os.getpid()):
+        return f"this process ({holder.name})"
     try:
-        words = (found / "cmdline").read_bytes().split(b"\0")
+        words = (holder / "cmdline").read_bytes().split(b"\0")
     except OSError:  # it has ended
-        return f"process {found.name}"
+        return f"process {holder.name}"
     command = " ".join(word.decode(errors="replace") for word in words if word)
-    return f"process {found.name} ({''.join(c if c.isprintable() else '?' for c in command[:_COMMAND_MAX])})"
+    return f"process {holder.name} ({''.join(c if c.isprintable() else '?' for c in command[:_COMMAND_MAX])})"
 
 
 def _holds(process: Path, sockets: set[str]) -> bool:

@@ -66,14 +66,14 @@ class RoundRing:
 
     def batch(self, since: int, after: int = -1) -> RecordBatch:
         """Return the next records of the round ``since`` and later ones, with numbers above ``after``."""
-        found: list[str] = []
+        batch: list[str] = []
         characters = 0
         for number, round_index, text in self._records:
             if number <= after or round_index < since:
                 continue
-            if found and (len(found) == BATCH_RECORDS or characters + len(text) > BATCH_CHARACTERS):
-                return RecordBatch(tuple(found), self.rounds_from, after, more=True)
-            found.append(text)
+            if batch and (len(batch) == BATCH_RECORDS or characters + len(text) > BATCH_CHARACTERS):
+                return RecordBatch(tuple(batch), self.rounds_from, after, more=True)
+            batch.append(text)
             characters += len(text)
             after = number
-        return RecordBatch(tuple(found), self.rounds_from, after)
+        return RecordBatch(tuple(batch), self.rounds_from, after)

@@ -180,24 +180,24 @@ class MutualTls:
         """Return the PEM texts of a subject's pinned certificates; empty only where there are authorities."""
         who = spiffe_id(self._federation, name)
         listed = [Certificate.from_text(text, f"graph file: {who}") for text in entry.certificates]
-        found = [
+        certificates = [
             certificate
             for certificate in (*listed, *others)
             if certificate.name == (self._federation, name) and certificate.fingerprint in entry.pins
         ]
         now = datetime.now(UTC)
-        for certificate in found:
+        for certificate in certificates:
             if problem := certificate.problem_at(now):
                 log.warning("neighbor's certificate cannot be used: %s: %s", who, problem)
-        if end := last_end(found):
+        if end := last_end(certificates):
             self.ends[name] = end
-        if not found and self._authorities is None:
+        if not certificates and self._authorities is None:
             fix = (
                 f"Run `peer graph pin graph.json certs/*.pem`, give its certificate with {Option('certs')}, or an authority "
                 f"with ca in the file of {Option('options')}."
             )
             raise IdentityError(ConfigProblem(f"graph file: {who}", "a certificate with a pinned key", "none", fix))
-        return [certificate.pem() for certificate in found]
+        return [certificate.pem() for certificate in certificates]
 
 
 def load_tls(

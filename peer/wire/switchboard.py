@@ -153,10 +153,8 @@ class Switchboard:
         open_now, most = self._relaying.total(), self._limits.connections
         kept = sum(not self._relaying[pair] for pair in self._relayed - {ends}) if self._relaying[ends] else 0
         if open_now + kept >= most:
-            found = f"{open_now}{f' and {kept} kept for other pairs' if kept else ''}"
-            sentence = (
-                f"expected fewer than {most} relayed connections (relay.connections), got {found}. Connect again later."
-            )
+            in_use = f"{open_now}{f' and {kept} kept for other pairs' if kept else ''}"
+            sentence = f"expected fewer than {most} relayed connections (relay.connections), got {in_use}. Connect again later."
             raise RemoteProtocolError(RefusalCode.TOO_MANY_STREAMS, sentence)
 
     async def _carry(self, size_bytes: int) -> None:

@@ -54,7 +54,7 @@ RUN: dict[str, Any] = {
 class HonestPeer(AsyncioWorld):
     """A real peer that begins a round when the liar has acted, and keeps the largest counts of what it holds in memory.
 
-    Its clock is that of the event loop, and goes on when `skip` says so.
+    Its clock is that of the event loop, and continues when `skip` says so.
     """
 
     def __init__(self, liar: Liar, peer_id: int, graph: Graph, pair: KeyPair, directory: Path) -> None:

@@ -203,7 +203,7 @@ def test_an_interrupted_experiment_of_processes_goes_on_from_its_checkpoints(tmp
             command.send_signal(signal.SIGINT)
             until(lambda: command.poll() is not None, "the command ends", logs=[log])
         said = log.read_text().replace("\n", " ")
-        stopped = re.search(rf"{place}: stopped after (\d+) of 100000 rounds; the same call or command goes on", said)
+        stopped = re.search(rf"{place}: stopped after (\d+) of 100000 rounds; the same call or command continues", said)
         assert stopped, said
         resumed = re.findall(rf"{place}: resuming an interrupted run after (\d+) of 100000 rounds", said)
         assert resumed == [str(count) for count in after[1:]]

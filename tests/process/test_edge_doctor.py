@@ -137,7 +137,7 @@ def test_a_slow_relay_is_measured_beside_running_peers_that_do_not_notice(tmp_pa
         assert edges[2]["route"] == "via peer 1" and edges[2]["outgoing"] == edges[2]["incoming"] == ""
         assert 1_000 < edges[2]["upload"] <= 60_000 and 1_000 < edges[2]["download"] <= 60_000
         before = {i: len(rounds(tmp_path, i)) for i in range(3)}
-        until(lambda: all(len(rounds(tmp_path, i)) > before[i] for i in range(3)), "the run goes on")
+        until(lambda: all(len(rounds(tmp_path, i)) > before[i] for i in range(3)), "the run continues")
         for i in range(3):
             lines = read_history(StateDir.of_peer(tmp_path, i).history)
             assert [line for line in lines if line["kind"] == "neighbor" and line["state"] in ("suspect", "dead")] == []
@@ -227,7 +227,7 @@ def test_a_doctor_that_does_not_know_that_the_peer_runs_leaves_its_tunnels_alone
             log = (tmp_path / f"{neighbor}.log").read_text()
             assert "peer doctor tests this address" not in log, "the doctor took the place of the running peer"
             before = len(rounds(tmp_path, neighbor))
-            until(lambda n=neighbor, b=before: folds_since(tmp_path, n, b), "the run goes on with peer 1")
+            until(lambda n=neighbor, b=before: folds_since(tmp_path, n, b), "the run continues with peer 1")
 
 
 def folds_since(home: Path, peer_id: int, before: int) -> bool:

@@ -175,7 +175,7 @@ def test_peers_that_would_wait_for_one_that_cannot_start_are_stopped(tmp_path: P
         bed.wait()
     assert "peer 2 cannot start" in str(
         told[-1].message
-    ) and "to go on without: set on_start_failure= to continue" in str(told[-1].message)
+    ) and "to run without it, set on_start_failure= to continue" in str(told[-1].message)
     with pytest.raises(UsageError, match="on_start_failure=: expected stop or continue, got 'wait'"):
         peer.Testbed(graph, out=tmp_path / "other", on_start_failure="wait", progress=False).start()  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Goal: a fault of a user's task or of an address ends a start with one sentence, and an interrupted testbed says how to go on.
+"""Goal: a fault of a user's task or of an address ends a start with one sentence, and an interrupted testbed says what to do.
 
 Method: the command `peer` as forked processes, with a task file whose methods raise an exception on request.
 """

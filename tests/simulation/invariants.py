@@ -507,7 +507,7 @@ class Checker:
                 shadow.base[s] = shadow.base[algorithm.own].copy()
 
     def merged(self, process: Process) -> None:
-        """The averages of a step are made, and the work on it goes on."""
+        """The averages of a step are made, and the work on it continues."""
         self._compare(process, self.shadows[process])
         self.shadows[process].compared = True
         if self.selections:

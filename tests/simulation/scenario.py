@@ -9,7 +9,7 @@ Commands (times in seconds, peers by id):
     step SECONDS                      let time pass
     until PEER STAGE [ROUND]          let time pass until a peer is there (at most 60 s)
     crash PEER                        lose power            wipe PEER   lose the disk as well
-    pause PEER | resume PEER          stop the process, go on
+    pause PEER | resume PEER          stop the process, continue
     cut A B | heal A B                both directions of an edge; ``cut A > B`` one of them
     leave PEER                        ask it to leave
     slow PEER FACTOR                  let its work take so many times longer

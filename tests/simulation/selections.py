@@ -138,7 +138,7 @@ class Selections:
             self._mark("model of another cluster unused")
 
     def merged(self, process: Process) -> None:
-        """A close has merged, and will go on to divide the samples anew."""
+        """A close has merged, and will continue to divide the samples anew."""
         models = process.workspace.models
         self.known[process].merged = [models.model(slot).copy() for slot in range(len(models))]
 

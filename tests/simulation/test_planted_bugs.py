@@ -1,6 +1,6 @@
 """Goal: the simulation is able to fail. Each planted bug must break an invariant, or the reference's bits, within few seeds.
 
-The seed that found a bug when it was planted is tried first; should the simulation have changed since, the search goes on.
+The seed that found a bug when it was planted is tried first; should the simulation have changed since, the search continues.
 """
 
 import pytest

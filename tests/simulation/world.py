@@ -56,7 +56,7 @@ class Machine:
         return self.rng.uniform(low, high) * self.slowness
 
     def start(self) -> None:
-        """Begin a new life, unless one goes on or the run is over for this peer."""
+        """Begin a new life, unless one continues or the run is over for this peer."""
         if self.process is None and not self.completed:
             self.lives += 1
             self.down_since = None

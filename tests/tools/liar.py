@@ -293,7 +293,7 @@ class Liar:
         await self._say_hello(victim, incarnation=old, round_index=self._manifest.rounds)
 
     async def _lie_goodbye(self, victim: int, t: int) -> None:
-        """Say goodbye, go on, return."""
+        """Say goodbye, continue, return."""
         await self._say_heartbeat(victim, phase=Phase.LEAVING)
         await self._say_heartbeat(victim)
         self._incarnation[victim] += 1

@@ -50,7 +50,7 @@ class Script(BaseModel):
         if self.late >= set(graph.ids) and all(event.at_round for event in self.event if event.do == "join"):
             raise ConfigError(
                 f"{source}: expected a peer that no join names, or a join with at_s, got a join for each of "
-                f"{counted(len(graph.nodes), 'peer')}, and all at rounds, which nobody would complete"
+                f"{counted(len(graph.nodes), 'peer')}, and all at rounds, which no peer would complete"
             )
 
     @property

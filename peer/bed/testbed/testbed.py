@@ -221,7 +221,7 @@ class Supervisor:
         wait_s = self.graph.manifest.start.deadline_s
         return (
             f"peer {listed(missing)} cannot start: stopping {counted(len(self.processes), 'other peer')} instead of waiting "
-            f"up to {wait_s:g} s (run.start.deadline_s); to go on without: set {Option('on_start_failure')} to continue"
+            f"up to {wait_s:g} s (run.start.deadline_s); to run without it, set {Option('on_start_failure')} to continue"
         )
 
     def run(self, on_progress: Callable[[], Any] = lambda: None, interval_s: float = 0.5) -> dict[int, int]:

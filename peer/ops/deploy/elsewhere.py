@@ -56,7 +56,7 @@ def check_elsewhere(graph: Graph, ids: tuple[int, ...]) -> None:
         if not node.dials_only and is_loopback(node.address):
             raise UsageError(
                 f"graph: peer {peer_id}, which --peers leaves out: expected an address that pods can reach, got "
-                f'{node.address}. Set "dials_only": true, if nobody can dial it.'
+                f'{node.address}. Set "dials_only": true, if it cannot be reached.'
             )
         if not node.pins:
             raise UsageError(

@@ -104,7 +104,7 @@ def swarm(
         typer.Option(
             metavar="FOLDER",
             help="Folder that all nodes share, such as an NFS mount, with peer-<id> owned by user 10001: a peer on another "
-            "node goes on with its state. Default: volumes of the nodes; a peer on another node catches up without it.",
+            "node continues with its state. Default: volumes of the nodes; a peer on another node catches up without it.",
         ),
     ] = None,
     shards: Annotated[str | None, _shards("FOLDER", "Folder on every node")] = None,

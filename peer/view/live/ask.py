@@ -77,7 +77,7 @@ async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None =
         address = graph.node(peer_id).address
         try:
             if not address:
-                raise NeighborUnavailable("it only dials, so nobody can ask it; its neighbors say whether it is alive")
+                raise NeighborUnavailable("it only dials, so it cannot be asked; its neighbors say whether it is alive")
             channel = tls.channel(peer_id) if tls else None
             return answered(await status_of(peer_id, address, graph.manifest, channel, proxy))
         except NeighborUnavailable as error:

@@ -54,7 +54,7 @@ class PeerNotes:
     Attributes:
         next_round: first round without a record here.
         incarnation: of the last answer; None before the first.
-        ended: whether the peer said that its run is over; a new incarnation goes on.
+        ended: whether the peer said that its run is over; a new incarnation continues.
         completed: whether it has completed all rounds.
     """
 
@@ -338,7 +338,7 @@ class ListenerThread:
 def ending_of(status: PeerStatus) -> str | None:
     """Return how a peer ended after its last status: as a summary names it; None if that status does not say so."""
     if (outcome := status.get("outcome")) is not None:
-        return outcome  # else the peer goes on, or its last reply was lost
+        return outcome  # else the peer continues, or its last reply was lost
     if status["phase"] not in ("finished", "leaving"):
         return None
     return "completed" if status["phase"] == "finished" or status["round_index"] >= status["rounds_total"] else "left"

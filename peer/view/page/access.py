@@ -1,4 +1,4 @@
-"""Who may read the page: a checked Host header, GET only, a link that works once, and a cookie of this machine's user."""
+"""Access control of the page: a checked Host header, GET only, a link that works once, and a cookie of this machine's user."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Wait:
 
     Attributes:
         stage: of its run, "" if no observer asked it.
-        neighbors: whose models are missing, or who has not accepted its models.
+        neighbors: those whose models are missing, or that have not accepted its models.
         reasons: one for each of them.
         until_s: seconds until the last of the suspect ones is marked dead, or the round closes without them; None if no limit is
             known.

@@ -1,4 +1,4 @@
-"""Export the rounds of a run: at once from what it left, or while it goes on, in a process of its own.
+"""Export the rounds of a run: at once from what it left, or while it continues, in a process of its own.
 
 ``python -m peer.view.trackers.export DIRECTORY EXPORT...`` follows a directory until its stdin ends: a tracker that blocks,
 starts threads or fails never disturbs a peer.
@@ -22,7 +22,7 @@ from peer.view.trackers.feed import Feed
 from peer.view.trackers.tracker import Tracker, check, opened
 
 LOG = "export.log"
-PAUSE_S = 1.0  # between two reads of the files of a run that goes on
+PAUSE_S = 1.0  # between two reads of the files of a run that continues
 CLOSE_S = 60.0  # how long trackers may take to write the rest
 
 
@@ -118,7 +118,7 @@ class LiveExport:
 
 
 def follow(directory: Path, exports: Sequence[str]) -> None:
-    """Export new rows until stdin ends, then the report. A tracker that fails ends; the others go on.
+    """Export new rows until stdin ends, then the report. A tracker that fails ends; the others continue.
 
     Raises:
         PeerError: the first error of a tracker, at the end.

@@ -1,7 +1,7 @@
 """Blend: clusters as in DFCA, a shared model as in DFedAvg and an own one side by side; each peer mixes their predictions.
 
 Which method suits the data is not known before the run: one shared model where peers are alike, a model for each cluster where
-they fall into groups, an own model where nobody else's data help. A peer trains one of each in every round and sends two: its
+they fall into groups, an own model where no other peer's data help. A peer trains one of each in every round and sends two: its
 cluster's model and the shared one. In the first half of the run it holds a share of its samples out. Then it tunes shared and
 cluster model on its other samples, and weighs all models by the loss that their mixed predictions have on the samples held out.
 Few samples choose badly. So with its cluster's model a peer sends its weights, and counts half by them and half by the mean over

@@ -1,7 +1,7 @@
 """pFedMe between neighbors: a personal model theta near a shared one w (Moreau envelope); only w travels.
 
 Round: R times, on successive mini-batches: S steps theta <- theta - eta (grad f(theta) + lambda (theta - w)) on one batch, then
-w <- w - rho (w - theta). Then w_i <- (1 - beta) w_i + beta sum_j W_ij w_j. theta_i goes on from its last value and never
+w <- w - rho (w - theta). Then w_i <- (1 - beta) w_i + beta sum_j W_ij w_j. theta_i continues from its last value and never
 leaves its peer.
 
 Source: Canh T. Dinh, Nguyen H. Tran and Tuan Dung Nguyen, "Personalized Federated Learning with Moreau Envelopes", 2020, arXiv

@@ -31,7 +31,7 @@ SAME = Compared(wire_version=WIRE_VERSION, manifest_digest="", graph_digest="", 
 
 
 class World:
-    """All engines of a graph; `run` goes on until nothing is left to do or the clock passes ``until``.
+    """All engines of a graph; `run` continues until nothing is left to do or the clock passes ``until``.
 
     Args:
         graph: the peers and the manifest.

@@ -18,7 +18,7 @@ def test_in_lockstep_no_peer_is_more_than_a_round_ahead_of_the_slow_one():
 
 
 @pytest.mark.parametrize(("algorithm", "pace"), [("dfedavg", "async"), ("local", LOCKSTEP)])
-def test_who_waits_for_nobody_has_rounds_of_its_own_training_alone(algorithm, pace):
+def test_a_peer_that_does_not_wait_has_rounds_of_its_own_training_alone(algorithm, pace):
     found = run(algorithm, pace)
     assert found.rounds_of([SLOW]) == 2
     assert all(SECONDS / 1.1 - 1 <= len(found.rounds[p]) <= SECONDS / 0.9 for p in FAST)

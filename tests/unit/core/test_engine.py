@@ -518,7 +518,7 @@ def close_round(driven, neighbors):
 
 
 def test_round_that_one_neighbor_alone_claims_is_not_believed_without_its_model():
-    """An attacker claims a far round and answers pulls without end: its victim's rounds go on."""
+    """An attacker claims a far round and answers pulls without end: its victim's rounds continue."""
     driven = Driven(peers=4, rounds=100)
     driven.begin()
     driven.heartbeat(3, round_index=60)
@@ -555,7 +555,7 @@ def test_confirmed_round_is_caught_up_with(confirmed):
     if confirmed == "by another neighbor":
         driven.heartbeat(2, round_index=59)
     effects = close_round(driven, (1,) if confirmed == "by another neighbor" else (1, 2))
-    assert do.Pull(3) in of(effects, do.Pull) and driven.engine.round_index == 1, "the own round goes on"
+    assert do.Pull(3) in of(effects, do.Pull) and driven.engine.round_index == 1, "the own round continues"
     driven.work("assign")
     driven.step(ev.PullDone(3, True, 60))
     effects = close_round(driven, (1,) if confirmed == "by another neighbor" else (1, 2))

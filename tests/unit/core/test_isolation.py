@@ -1,4 +1,4 @@
-"""Rounds without any neighbor are counted and logged; who is mostly alone ends so; wait_for = "never_alone" waits instead."""
+"""Rounds without any neighbor are counted and logged; mostly alone is an outcome; wait_for = "never_alone" waits instead."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A simulation that Ctrl-C or an error ends keeps its rounds, and the same call goes on from its checkpoints, bit for bit."""
+"""A simulation that Ctrl-C or an error ends keeps its rounds, and the same call continues from its checkpoints, bit for bit."""
 
 import json
 import logging
@@ -110,7 +110,9 @@ def test_ctrl_c_keeps_the_rounds_and_the_same_call_completes_the_run(run, tmp_pa
     assert rounds_of(out) == each([0, 1])
     stopped = peer.Run(out)
     assert (stopped.metrics["state"], stopped.metrics["rounds"]) == ("stopped", 2)
-    assert f"{out}: stopped after 2 of 5 rounds; the same call or command goes on from there" in capsys.readouterr().err
+    assert (
+        f"{out}: stopped after 2 of 5 rounds; the same call or command continues from there" in capsys.readouterr().err
+    )
 
     done = peer.simulate(graph, Blobs(), out=out, progress=False)
     assert f"{out}: resuming an interrupted run after 2 of 5 rounds" in capsys.readouterr().err
@@ -175,7 +177,7 @@ def test_an_error_of_a_task_keeps_the_rounds_and_the_repaired_task_goes_on(tmp_p
     failed = peer.Run(tmp_path).metrics
     assert (failed["state"], failed["states"]) == ("incomplete", {"failed": 4})
     assert json.loads((tmp_path / "peer-0" / "summary.json").read_text())["exit_code"] == TaskError.exit_code
-    assert "failed after 3 of 5 rounds; the same call or command goes on from there" in capsys.readouterr().err
+    assert "failed after 3 of 5 rounds; the same call or command continues from there" in capsys.readouterr().err
     done = peer.simulate(graph_of(algorithm="dfedavg"), Blobs(), out=tmp_path, progress=False)
     assert rounds_of(tmp_path) == each([*range(ROUNDS)])
     same_models(done, peer.simulate(graph_of(algorithm="dfedavg"), Blobs(), progress=False))

@@ -1,4 +1,4 @@
-"""An interrupted run of an experiment whose run directory is kept goes on from its last round, with the same bits."""
+"""An interrupted run of an experiment whose run directory is kept continues from its last round, with the same bits."""
 
 import signal
 
@@ -70,7 +70,7 @@ def test_an_interrupted_run_goes_on_at_its_round_with_the_same_bits(file, tmp_pa
     directory = job.directory(out)
     _, rounds, told = run(job, out, stop_after=2)
     assert rounds == [1, 2] and not job.place(out).exists()
-    assert told == [f"{directory}: stopped after 2 of 4 rounds; the same call or command goes on from there"]
+    assert told == [f"{directory}: stopped after 2 of 4 rounds; the same call or command continues from there"]
 
     result, rounds, told = run(job, out)
     assert rounds == [3, 4], "completed rounds are not repeated"
@@ -99,7 +99,7 @@ def test_without_keep_it_is_resumed_too_and_its_directory_goes_at_the_end(file, 
     assert rounds == [4] and result["rounds"] == ROUNDS and not job.directory(tmp_path).exists()
     run(job, tmp_path, stop_after=3, keep=False)
     _, rounds, told = run(job, tmp_path, keep=False)
-    assert rounds == [1, 2, 3, 4] and told == [], "without --keep nothing is left to go on from"
+    assert rounds == [1, 2, 3, 4] and told == [], "without --keep nothing is left to continue from"
 
 
 def test_a_changed_file_is_refused_with_the_key_before_any_run(file, tmp_path):

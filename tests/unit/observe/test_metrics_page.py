@@ -60,7 +60,7 @@ def test_the_state_of_the_run_is_there_before_the_task_is_known_and_after_the_en
     peer.plan(60, 2e9, 1.9e9)
     peer.observe_round(round_fields(0, 1))
     found.set_state("running")
-    assert found.show(lambda: PeerMetrics(3)) is peer, "in the next window of work the counters go on"
+    assert found.show(lambda: PeerMetrics(3)) is peer, "in the next window of work the counters continue"
     found.set_state("completed")
     shown = samples(ask()[1])
     assert shown["peer_run_state", ("completed",)] == 1 and shown["peer_run_state", ("running",)] == 0

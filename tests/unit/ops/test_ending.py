@@ -39,7 +39,7 @@ def test_an_own_address_of_another_host_is_an_error(address, word):
         ('{"status": "completed"}', True),
         ('{"status": "left"}', False),
         ('{"status": "alone", "rounds_completed": 9, "rounds_total": 9}', True),
-        ('{"status": "alone", "rounds_completed": 3, "rounds_total": 9}', False),  # it gave up: a restart goes on
+        ('{"status": "alone", "rounds_completed": 3, "rounds_total": 9}', False),  # it gave up: a restart continues
         ('{"status": "alone"}', False),
         ("[]", False),
         ("{", False),

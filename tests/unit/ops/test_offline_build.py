@@ -53,4 +53,4 @@ def test_the_build_says_what_it_does_and_a_failing_step_ends_it(tmp_path):
         )
         assert (done.returncode, done.stderr) == (code, "")
         assert "s: installing this project\n" in done.stdout
-        assert ("installing this project goes on" in done.stdout) == (code == 0)
+        assert ("installing this project continues" in done.stdout) == (code == 0)

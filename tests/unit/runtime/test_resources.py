@@ -114,7 +114,7 @@ def test_other_errors_stay_what_they_are() -> None:
 
 
 def test_a_disk_without_room_for_a_checkpoint_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Not refused: a running peer goes on without checkpoints until there is room again."""
+    """Not refused: a running peer continues without checkpoints until there is room again."""
     used = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(resources.shutil, "disk_usage", lambda _path: used._replace(free=10))
     parts = assemble(0, GRAPH, LocalSettings.at(tmp_path))

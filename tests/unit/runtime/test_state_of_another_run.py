@@ -214,7 +214,7 @@ def test_the_state_of_this_run_is_resumed_and_not_discarded(tmp_path: Path, capl
 
 
 def test_a_state_without_a_completed_round_is_no_reason_to_refuse(tmp_path: Path) -> None:
-    """A user who corrects a key after a first start that got nowhere goes on."""
+    """A user who corrects a key after a first start that got nowhere continues."""
     start(tmp_path)
     assert start(tmp_path, graph_of(rounds=9)).resumed_from is None
     assert unseal((tmp_path / "origin.json").read_bytes())["run"]["rounds"] == 9

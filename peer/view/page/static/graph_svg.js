@@ -57,7 +57,7 @@ export class SvgGraph {
   }
 }
 
-/** Return the radius of a node in a picture of so many peers. */
+/** Return the radius of a node in a picture with this number of peers. */
 function radiusOf(count) {
   return Math.max(4.5, Math.min(19, 110 / Math.sqrt(count) / 1.6));
 }

@@ -121,7 +121,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
 
     def warming_up(self, round_index: int) -> bool:
         """Return whether models are relayed in a round."""
-        return round_index < self.options.warmup_rounds
+        return round_index < self.options.warmup_rounds and self._seeding is None
 
     def seeding(self, round_index: int) -> Seeding | None:
         """Return what seeds a cluster in a round; None: it is an ordinary round."""

@@ -3,15 +3,17 @@
     python benchmarks/before_after.py BASE [--repeats 5] [--tests] [--save]
 
 - Sizes: `.ci/size.py` of this tree counts both.
-- Places: files of the product that name one counter, and one option of `peer run`; the same ones in both trees.
+- Places: files of the product that name an option of `peer run`, a counter and an algorithm; the same ones in both trees.
 - Path: `path.py` of this tree traces both. It knows BASE by the names that changed since (`RENAMED`).
 - Transfer: processor ms per directed transfer, both ends together, four peers as processes; each tree's own benchmark.
 - Engine step: processor ms in `Engine.step`, eight peers in one process; the median of the repeats, the trees in turn.
+- Demo: SHA-256, cut to 8 digits, of all tensors of all models that `make demo` leaves; each tree's own command.
 - Tests (with ``--tests``, about ten minutes): what `make test` runs, once in each tree.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -24,10 +26,36 @@ from pathlib import Path
 from types import ModuleType
 
 from record import new_parser, record
+from safetensors.numpy import load_file
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("peer", "coordinator_free_bootstrap")
-PLACES = {"a counter, `duplicates_dropped`": "duplicates_dropped", "an option, `tell_clusters`": "tell_clusters"}
+PLACES = {
+    "an option, `tell_clusters`": ["tell_clusters"],
+    "a counter, the median of ten": [
+        "models_folded",
+        "models_unused",
+        "models_rejected",
+        "models_adopted",
+        "duplicates_dropped",
+        "stale_dropped",
+        "control_messages_sent",
+        "selections_sent",
+        "passes_sent",
+        "rounds_alone",
+    ],
+    "an algorithm, the median of the zoo's": [
+        "apfl",
+        "cgpfl",
+        "ditto",
+        "dpfl",
+        "fedem",
+        "fedrep",
+        "fedsoft",
+        "perfedavg",
+        "pfedme",
+    ],
+}
 PASSED = re.compile(r"(\d+) passed.* in ([\d.]+)s")
 SIZES = ("files", "lines", "tokens", "prose words")
 RENAMED = {
@@ -84,6 +112,24 @@ class Tree:
                 f"expected numbers from {self.root}, got exit code {done.returncode}:\n{done.stderr[-2000:]}"
             )
         return [float(word) for word in done.stdout.split("\n")[-2].split()]
+
+    def demo(self) -> str:
+        """Return a digest of the tensors of all models of the demo."""
+        with tempfile.TemporaryDirectory() as out:
+            asked = next(line for line in (self.root / "Makefile").read_text().splitlines() if "/peer testbed" in line)
+            words = asked.replace("$(OUT)", out).split()[1:]
+            done = self._run([sys.executable, "-m", "peer", *words])
+            if done.returncode:
+                raise RuntimeError(
+                    f"expected the demo of {self.root}, got exit code {done.returncode}:\n{done.stderr[-2000:]}"
+                )
+            digest = hashlib.sha256()
+            models = sorted(Path(out).rglob("*.safetensors"))
+            for model in models:
+                digest.update(str(model.relative_to(out)).encode())
+                for name, tensor in sorted(load_file(model).items()):
+                    digest.update(name.encode() + tensor.tobytes())
+        return f"{len(models)} files, {digest.hexdigest()[:8]}"
 
     def tests(self, workers: int = 3) -> tuple[int, float]:
         """Return how many tests passed, and seconds, of what `make test` runs."""
@@ -143,7 +189,9 @@ def main() -> None:
         trees = (before, now)
         rows: list[list[object]] = []
         tables = [size.rows(tree.root) for tree in trees]
-        for name, label in (("= product", "product"), ("= kernel", "kernel"), ("= rings", "rings"), ("tests", "tests")):
+        rings = sorted(size.RING.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")))
+        parts = [("= product", "product"), ("= kernel", "kernel"), ("= rings", "rings")]
+        for name, label in [*parts, *((f"peer/{ring}", f"ring {ring}") for ring in rings), ("tests", "tests")]:
             summed = [
                 sum(
                     (row for key, row in table.items() if key == name or key.startswith(f"{name}/")),
@@ -151,11 +199,14 @@ def main() -> None:
                 )
                 for table in tables
             ]
-            rows += [[f"{label}: {column}", *(f"{row[column]:,}" for row in summed)] for column in SIZES[:2]]
+            rows += [
+                [f"{label}: {column}", *(f"{row[column]:,}" if row else "-" for row in summed)] for column in SIZES[:2]
+            ]
         counts = [size.counts(tree.root) for tree in trees]
         rows += [[name, *(f"{count[name]:,}" for count in counts)] for name in counts[0]]
-        for label, word in PLACES.items():
-            rows.append([f"files that name {label}", *(f"{tree.files_naming(word)}" for tree in trees)])
+        for label, words in PLACES.items():
+            medians = [statistics.median(map(tree.files_naming, words)) for tree in trees]
+            rows.append([f"files that name {label}", *(f"{median:.0f}" for median in medians)])
         make_runnable(before.root)
         paths = [tree.numbers(PATH) for tree in trees]
         names = ("files", "calls", "files until answered", "calls until answered")
@@ -172,6 +223,7 @@ def main() -> None:
             ]
             medians = [statistics.median(values) for values in zip(*repeats, strict=True)]
             rows.append([label, *(f"{value:.3f}" for value in medians)])
+        rows.append(["models of the demo", *(tree.demo() for tree in trees)])
         if given.tests:
             results = [tree.tests() for tree in trees]
             rows.append(["tests that pass", *(f"{passed:,}" for passed, _ in results)])

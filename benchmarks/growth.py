@@ -1,4 +1,10 @@
-"""How cost grows with the number of peers, at degree 4: per peer and round, in processes, in one process, and without tensors.
+"""What grows with the number of peers: the cost per peer and round, and the rounds until peers agree.
+
+    python benchmarks/growth.py [--processes 10 30 100] [--simulated 30 300 3000] [--protocol 100 1000 10000]
+        [--out DIR] [--save]
+    python benchmarks/growth.py agreement [--peers 16 64 256 1024] [--kinds ring torus ...] [--save]
+
+Cost, at degree 4, in processes, in one process, and without tensors:
 
     processes   `Supervisor`: one process per peer, forked from one parent; TLS off; real sockets
     simulated   `peer.simulate`'s network: all peers in one process, real training of a linear model
@@ -11,12 +17,17 @@ calls, of Python and of C, are counted in one more run, of at most 3,000 peers i
 and processor time does, on its caches and on what else its host has to do. Waits: how often a peer's threads gave up their core
 in a round. The same work: what of a round's processor time is training and closing, on a thread of its own, without messages.
 Each measurement has a process of its own. `slope` is of the line through log peers and log cost: 0 is flat.
-Aim: at most 0.05.
+Aim: at most 0.05. What DIR/growth.jsonl has is not measured again; DIR/growth.png is the plot.
 
-    python benchmarks/growth.py [--processes 10 30 100] [--simulated 30 300 3000] [--protocol 100 1000 10000]
-        [--out DIR] [--save]
+Agreement, by kind of graph and number of peers, beside what the spectral gap predicts. Peers average with Metropolis
+weights (`dfedavg`) and no longer learn. Two starts:
 
-What DIR/growth.jsonl has is not measured again; DIR/growth.png is the plot.
+    halves   the half of the peers that is nearest to peer 0 has learned +1, the other half -1: the worst case that is likely
+    random   each peer has learned a number of its own, drawn from a normal distribution
+
+The consensus distance is the root mean square distance of the peers' models from their mean. The table has the rounds until a
+hundredth of the first one is left, and the prediction: ln(0.01) / ln(1 - gap), the bound for every start. The rounds are computed
+as running averages of all peers at once, which gives the bits of the simulated backend (a test compares them).
 """
 
 from __future__ import annotations
@@ -25,6 +36,7 @@ import cProfile
 import gc
 import json
 import logging
+import math
 import os
 import pstats
 import resource
@@ -38,12 +50,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from growing import bytes_in, growth_exponent, memory_mb, open_files
 from record import new_parser, record
 from stub_learner import StubLearner
 from testbeds import directory, loopback_graph, wall
 
 from coordinator_free_bootstrap import Graph, apply_settings, make_graph, parse_manifest
+from coordinator_free_bootstrap.mixing import LEFT, rounds_to_agree, spectral_gap
+from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms.dfedavg import DFedAvg
 
 DEGREE, ROUNDS, AIM = 4, 3, 0.05
 WARM_UP_PEERS = 10
@@ -288,7 +304,7 @@ def _deaths(out: Path, graph: Graph, victim: int) -> list[float]:
     return found
 
 
-# ---- all of them --------------------------------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------------------------------
 
 BACKENDS: dict[str, Callable[[int], dict[str, float]]] = {
     "processes": in_processes,
@@ -351,6 +367,102 @@ def plot(measured: list[dict[str, Any]], picture: Path) -> None:
     figure.savefig(picture, dpi=110)
 
 
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """Return the measurements of a file; [] without one."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+# ---- agreement -----------------------------------------------------------------------------------------------------------
+
+KINDS: dict[str, Any] = {
+    "ring": lambda peers: {},
+    "torus": lambda peers: {},
+    "small-world": lambda peers: {"degree": 4},
+    "erdos-renyi": lambda peers: {"degree": 2 * math.log(peers)},  # below ln N, a random graph is never connected
+    "expander": lambda peers: {"degree": 4},
+}
+ROUNDS_MAX = 100_000
+Models = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def averaging_graph(kind: str, peers: int, rounds: int = 1) -> Graph:
+    """Return a graph of a kind, with the manifest of the algorithm that averages."""
+    settings = ["run.algorithm=dfedavg", f"run.rounds={rounds}", "run.task=linear", "run.split=linear_synth"]
+    shape = KINDS[kind](peers)
+    return make_graph(kind, peers, manifest=parse_manifest(apply_settings({}, settings), "benchmark"), **shape)  # type: ignore[arg-type]
+
+
+def starts(graph: Graph) -> Models:
+    """Return what the peers have learned, float32[N, 2]: halves, random."""
+    order = list(graph._distances(graph.ids[0]))
+    values = np.empty((len(order), 2), np.float32)
+    values[:, 0] = -1
+    values[order[: len(order) // 2], 0] = 1
+    values[:, 1] = generator(1, "start").normal(size=len(order))
+    return values
+
+
+class Averages:
+    """Rounds of `dfedavg` for all peers at once: each averages its arrivals by neighbor id, then merges its own model."""
+
+    def __init__(self, graph: Graph) -> None:
+        peers, most = len(graph.ids), max(graph.degrees)
+        self._neighbors = np.zeros((most, peers), np.int64)
+        self._steps = np.zeros(
+            (most, peers, 1), np.float32
+        )  # of the running average; 0 where there is no such neighbor
+        self._merge = np.zeros((peers, 1), np.float32)
+        for peer in graph.ids:
+            algorithm, total = DFedAvg(graph.manifest, peer, graph), 0.0
+            for place, neighbor in enumerate(graph.neighbors(peer)):
+                weight = algorithm.mixing_weight(neighbor)
+                total += weight
+                self._neighbors[place, peer] = neighbor
+                self._steps[place, peer] = weight / total
+            self._merge[peer] = total / (algorithm.own_weight(total) + total)
+
+    def round(self, models: Models) -> Models:
+        """Return the models after a round; float32[N, d]."""
+        average = models[self._neighbors[0]]
+        for neighbors, step in zip(self._neighbors[1:], self._steps[1:], strict=True):
+            average += step * (models[neighbors] - average)
+        result: Models = models + self._merge * (average - models)
+        return result
+
+
+def consensus_distance(models: Models) -> Any:
+    """Return the root mean square distance of the peers from their mean, for each start; float64[d]."""
+    wide = models.astype(np.float64)
+    return np.sqrt(((wide - wide.mean(axis=0)) ** 2).mean(axis=0))
+
+
+def rounds_measured(graph: Graph, rounds_max: int = ROUNDS_MAX) -> list[int | None]:
+    """Return for each start the rounds until a hundredth of its consensus distance is left; None: not within ``rounds_max``."""
+    models, averages = starts(graph), Averages(graph)
+    first, found = consensus_distance(models), [None, None]  # type: tuple[Any, list[int | None]]
+    for completed in range(1, rounds_max + 1):
+        models = averages.round(models)
+        for start in np.flatnonzero(consensus_distance(models) <= LEFT * first):
+            found[start] = found[start] or completed
+        if None not in found:
+            break
+    return found
+
+
+def agreement(kind: str, peers: int) -> list[object]:
+    """Return the row of a graph."""
+    graph = averaging_graph(kind, peers)
+    gap = spectral_gap(graph)
+    predicted = rounds_to_agree(gap)
+    halves, random = rounds_measured(graph) if predicted and predicted <= ROUNDS_MAX else (None, None)
+    degree = 2 * len(graph.edges) / peers
+    counts = [f"{count:,}" if count else "" for count in (predicted, halves, random)]
+    return [kind, f"{peers:,}", f"{degree:.1f}", f"{gap:.2g}", *counts]
+
+
+# ---- all of them ---------------------------------------------------------------------------------------------------------
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
         logging.disable(logging.WARNING)
@@ -358,11 +470,29 @@ def main() -> None:
         print(json.dumps({"backend": backend, "peers": peers, "load": os.getloadavg()[0], **BACKENDS[backend](peers)}))
         return
     parser = new_parser(__doc__)
+    parser.add_argument("part", nargs="?", choices=["cost", "agreement"], default="cost")
+    parser.add_argument("--peers", type=int, nargs="+", default=[16, 64, 256, 1024], help="of the agreement")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="of graphs of the agreement"
+    )
     parser.add_argument("--processes", type=int, nargs="*", default=[10, 30, 100])
     parser.add_argument("--simulated", type=int, nargs="*", default=[30, 300, 3000])
     parser.add_argument("--protocol", type=int, nargs="*", default=[100, 1000, 10_000])
     parser.add_argument("--out", type=Path, help="folder of growth.jsonl and growth.png; default: a temporary one")
     given = parser.parse_args()
+    if given.part == "agreement":
+        rows: list[list[object]] = [agreement(kind, peers) for kind in given.kinds for peers in given.peers]
+        header = [
+            "graph",
+            "peers",
+            "degree",
+            "spectral gap",
+            "rounds predicted",
+            "measured, halves",
+            "measured, random",
+        ]
+        record("agreement", "Rounds until a hundredth of the differences is left", header, rows, save=given.save)
+        return
     with tempfile.TemporaryDirectory(prefix="growth-") as place:
         out = given.out or Path(place)
         out.mkdir(parents=True, exist_ok=True)
@@ -375,18 +505,13 @@ def main() -> None:
         measured = read_results(results)
         plot(measured, out / "growth.png")
     for backend in BACKENDS:
-        rows = [cells[1:] for cells in table(measured) if cells[0] == backend]
+        measurements = [cells[1:] for cells in table(measured) if cells[0] == backend]
         header = ["peers", *(name for name, _ in COSTS.values())]
-        shown = [n for n in range(len(header)) if any(row[n] for row in rows)]
+        shown = [n for n in range(len(header)) if any(row[n] for row in measurements)]
         title = f"Cost per peer and round, degree {DEGREE}, {backend}; aim: slopes of at most {AIM}"
-        if rows:
-            columns, cells = [header[n] for n in shown], [[row[n] for n in shown] for row in rows]
+        if measurements:
+            columns, cells = [header[n] for n in shown], [[row[n] for n in shown] for row in measurements]
             record(f"growth-{backend}", title, columns, cells, save=given.save)
-
-
-def read_results(path: Path) -> list[dict[str, Any]]:
-    """Return the measurements of a file; [] without one."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 if __name__ == "__main__":

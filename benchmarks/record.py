@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
@@ -56,11 +57,19 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
-def record(name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, save: bool) -> None:
-    """Print a table; with ``save`` also write it to ``results/NAME.json``."""
+def record(
+    name: str,
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    save: bool,
+    source: str | None = None,
+) -> None:
+    """Print a table; with ``save`` also write it to ``results/NAME.json``. ``source``: the command, if not this script."""
     table = Table(*columns, title=title)
     for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+        table.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
     Console().print(table)
     if save:
         about = {
@@ -68,7 +77,7 @@ def record(name: str, title: str, columns: Sequence[str], rows: Sequence[Sequenc
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "machine": machine(),
             "load": f"{os.getloadavg()[0]:.1f}",
-            "command": command(),
+            "command": source or command(),
             "commit": commit(),
         }
         RESULTS.mkdir(exist_ok=True)

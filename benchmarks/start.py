@@ -4,7 +4,7 @@ r"""What a peer costs at its start, alone and in containers, and what it holds.
 
 Stages: processor seconds and private memory of a lone `peer run`, stage by stage, beside `import torch` alone. A real `peer
 run` (plaintext, digits, no neighbor up) reports itself when its modules are imported, after its first training step, and when
-it listens; then it is told to leave. Each run is paired with a process that only imports torch; the ratio is the median of the
+it listens; then it gets SIGTERM. Each run is paired with a process that only imports torch; the ratio is the median of the
 pairs. Private memory contains pages of files that no other process maps now; anonymous memory does not. By default all bytecode
 is compiled once, by a run before the measured ones. ``--installed`` takes it as it is installed, for example in the image:
 

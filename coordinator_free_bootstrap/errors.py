@@ -238,6 +238,9 @@ _written: ContextVar[Mapping[str, str]] = ContextVar(
 )  # option -> as the user wrote it
 
 
+_ON_COMMAND_LINE = {"peer_id": "--id"}  # where it has another name
+
+
 @contextmanager
 def names_for(face: Face) -> Iterator[None]:
     """Name each `Option` in the messages of a block as this face does; the outermost block decides."""
@@ -283,7 +286,11 @@ class Option:
     def __str__(self) -> str:
         if written := _written.get().get(self.name):
             return written
-        return f"{self.name}=" if face() == "python" else f"--{self.name.replace('_', '-')}"
+        return (
+            f"{self.name}="
+            if face() == "python"
+            else _ON_COMMAND_LINE.get(self.name, f"--{self.name.replace('_', '-')}")
+        )
 
 
 @dataclass(frozen=True)

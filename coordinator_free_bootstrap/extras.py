@@ -10,7 +10,6 @@ from coordinator_free_bootstrap.errors import UsageError
 
 # module -> extra of pyproject.toml that installs it; the lightest one where several do
 EXTRAS = {
-    "networkx": "lab",
     "scipy": "lab",
     "sklearn": "lab",
     "torchvision": "vision",

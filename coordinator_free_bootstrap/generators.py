@@ -6,14 +6,18 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, get_args
 
-from coordinator_free_bootstrap.errors import GraphError, Option, UsageError
-from coordinator_free_bootstrap.graph import Graph, Node
+from pydantic import Field
+
+from coordinator_free_bootstrap.errors import ConfigProblem, GraphError, Option, UsageError
+from coordinator_free_bootstrap.graph import Graph, Node, split_address
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.mixing import spectral_gap
+from coordinator_free_bootstrap.options import Shown, model_of, parsed
 from coordinator_free_bootstrap.seeds import generator
 from coordinator_free_bootstrap.templates import fill_template
+from coordinator_free_bootstrap.validation import counted
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -37,6 +41,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 DRAWS_MAX = 1000  # redraws until a random graph is connected
 EXPANDER_DRAWS = 10  # connected regular graphs, of which an expander is the one with the largest spectral gap
 PEERS_MAX = 100_000
+KIND: Kind = "erdos-renyi"
+PEERS = 8
+BASE_PORT = 7400  # of peer 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +66,57 @@ _ALLOWED: dict[Kind, tuple[str, ...]] = {
 }
 KIND_KEYS: dict[str, type[int] | type[float]] = {"seed": int, "p": float, "m": int, "degree": float, "radius": float}
 REWIRED = 0.1  # share of the edges of a small world that are rewired by default
-BASE_PORT = 7400  # of peer 0
 DEGREE = 4  # without a parameter: few messages, and a small set of peers is still connected
 
 
+class DrawOptions(TypedDict, total=False):
+    """How a graph is drawn: keyword arguments of `peer.Graph.make` and `make_graph`, beside kind and number of peers."""
+
+    seed: Annotated[int, Field(1, description="Seed of the graph; run.seed is that of the run.")]
+    p: Annotated[
+        float | None,
+        Field(None, description="erdos-renyi: probability of an edge; small-world: share of edges rewired."),
+    ]
+    m: Annotated[int | None, Field(None, description="barabasi-albert: edges per new peer.")]
+    degree: Annotated[
+        float | None,
+        Field(None, description="Average degree, in place of p, m or radius; of a regular graph the exact one."),
+    ]
+    radius: Annotated[
+        float | None, Field(None, description="geometric: distance of neighbors at most, in the unit square.")
+    ]
+    base_port: Annotated[
+        int | None, Field(None, ge=1, le=65535, description=f"Peer i listens on this port + i. Default: {BASE_PORT}.")
+    ]
+    address_template: Annotated[
+        str,
+        Field(
+            "127.0.0.1:{port}",
+            description="Address of peer i, such as peer-{id}:7400 or node:{id+30400}. {id}: 0, 1, ...; {id+N}, {id-N}: from any "
+            "whole number on; {port}: --base-port + i.",
+        ),
+    ]
+
+
+class GraphOptions(DrawOptions, total=False):
+    """All options of `peer graph make` and `make_graph`; the command has those of a kind in ``--kind``."""
+
+    kind: Annotated[
+        str,
+        Field(
+            KIND,
+            description=f"Kind of graph: {', '.join(KINDS)}. Keys: seed (1); degree, the average degree (4, or more if needed "
+            "for a connected graph). In place of degree: erdos-renyi:p=0.5, probability of an edge; barabasi-albert:m=2, edges "
+            "per new peer; geometric:radius=0.3, in the unit square. small-world:p=0.1, share of edges rewired. "
+            "--set run.seed=N is the seed of the run.",
+        ),
+        Shown(metavar="KIND[:KEY=VALUE,...]"),
+    ]
+    peers: Annotated[int, Field(PEERS, ge=2, le=PEERS_MAX, description="Number of peers, 2 or more; ids start at 0.")]
+
+
 def make_graph(
-    kind: Kind,
-    peers: int,
-    *,
-    seed: int = 1,
-    manifest: Manifest | None = None,
-    base_port: int | None = None,
-    address_template: str = "127.0.0.1:{port}",
-    p: float | None = None,
-    m: int | None = None,
-    degree: float | None = None,
-    radius: float | None = None,
+    kind: Kind = KIND, peers: int = PEERS, *, manifest: Manifest | None = None, **options: Unpack[DrawOptions]
 ) -> Graph:
     """Draw a connected graph; a disconnected draw is repeated with seed + 1, up to `DRAWS_MAX` times.
 
@@ -85,50 +127,76 @@ def make_graph(
     Args:
         kind: one of `KINDS`.
         peers: number of peers, with ids from 0.
-        seed: of the graph; the seed of the run is the manifest key ``seed``.
         manifest: settings of the run; default: every key at its default.
-        base_port: ``{port}`` in the template becomes base_port + peer id. Default: `BASE_PORT`.
-        address_template: address of a peer, such as ``peer-{id}:7400``; placeholders ``{id}``, ``{id+N}``, ``{id-N}`` with any
-            whole number N, and the same with ``port``.
-        p: erdos-renyi: probability of each edge; small-world: share of the ring's edges that are rewired (0.1).
-        m: barabasi-albert: edges added with each peer.
-        degree: average degree to reach, in place of p, m or radius; ``regular`` and ``expander``: the exact degree;
+        options: see `DrawOptions`. The degree is the average to reach; ``regular`` and ``expander``: the exact degree;
             small-world: the even degree of the ring whose edges are rewired.
-        radius: geometric: peers are points in the unit square, and neighbors if their distance is at most this.
 
     Raises:
         GraphError: a parameter is out of range or unknown to this kind, or no draw is connected.
         UsageError: base_port has no effect, since the template does not use it.
     """
+    chosen = parsed(
+        model_of(GraphOptions), {"kind": kind, "peers": peers, **options}, error=GraphError, owner="Graph.make"
+    )
+    given: GraphOptions = {name: getattr(chosen, name) for name in type(chosen).model_fields}  # type: ignore[assignment]
+    return _made(kind, peers, manifest or Manifest(), given)
+
+
+def _made(kind: Kind, peers: int, manifest: Manifest, options: GraphOptions) -> Graph:
+    base_port, address_template, seed = options["base_port"], options["address_template"], options["seed"]
+    p, m, degree, radius = options["p"], options["m"], options["degree"], options["radius"]
     if base_port is not None and "{port" not in address_template:
-        raise UsageError(
-            f"{Option('base_port')}: expected {{port}} in {Option('address_template')} with it, got {address_template!r}"
-        )
+        why = f"{Option('address_template')} has no {{port}}"
+        raise UsageError(ConfigProblem.without_effect(Option("base_port"), base_port, why))
     if kind not in KINDS:
-        raise GraphError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    if not 2 <= peers <= PEERS_MAX:
-        raise GraphError(f"peers: expected a number from 2 to {PEERS_MAX}, got {peers}")
+        raise GraphError(ConfigProblem(Option("kind"), f"one of {', '.join(KINDS)}", repr(kind)))
     if kind in _ALLOWED and (p is None or kind == "small-world") and m is None and radius is None and degree is None:
         degree = default_degree(kind, peers)
     shape = Shape(p, m, degree, radius)
     _check_shape(kind, peers, shape)
     first_port = BASE_PORT if base_port is None else base_port
+    _check_addresses(address_template, base_port, peers)
     nodes = tuple(
-        Node(i, fill_template(address_template, "address template", id=i, port=first_port + i)) for i in range(peers)
+        Node(i, fill_template(address_template, Option("address_template"), id=i, port=first_port + i))
+        for i in range(peers)
     )
     draws = DRAWS_MAX if kind in _ALLOWED else 1
     wanted = EXPANDER_DRAWS if kind == "expander" else 1
     first = seed * wanted  # so that two seeds of an expander share no draw
     found = [
-        Graph(nodes, edges, manifest or Manifest(), _drawing(kind, peers, shape, draw_seed))
+        Graph(nodes, edges, manifest, _drawing(kind, peers, shape, draw_seed))
         for draw_seed, edges in islice(_connected(kind, peers, shape, range(first, first + draws)), wanted)
     ]
     if len(found) < wanted:
+        name = next(name for name in _ALLOWED[kind] if getattr(shape, name) is not None)
         raise GraphError(
-            f"{kind} with {peers} peers: expected a larger {' or '.join(_ALLOWED[kind])}, got no connected graph in "
-            f"{draws} draws from seed {seed}"
+            ConfigProblem(
+                Option(name),
+                f"a larger value, as a connected graph of kind {kind} with {peers} peers needs",
+                f"{getattr(shape, name):g}",
+                f"{counted(draws, 'draw')} from seed {seed} gave none.",
+            )
         )
     return max(found, key=spectral_gap) if kind == "expander" else found[0]
+
+
+def _check_addresses(template: str, base_port: int | None, peers: int) -> None:
+    """Refuse a template whose addresses are not ``host:port`` with a port of up to 65535, or are not one for each peer.
+
+    Raises:
+        GraphError: the first or last address is wrong, or both are the same.
+    """
+    first_port, addresses = BASE_PORT if base_port is None else base_port, list[str]()
+    for peer_id in (0, peers - 1):
+        addresses.append(fill_template(template, Option("address_template"), id=peer_id, port=first_port + peer_id))
+        try:
+            split_address(addresses[-1])
+        except ValueError as error:
+            where = f"{addresses[-1]!r} for peer {peer_id}"
+            key, got = ("address_template", repr(template)) if base_port is None else ("base_port", str(base_port))
+            raise GraphError(ConfigProblem(Option(key), str(error), f"{got}, which gives {where}")) from None
+    if addresses[0] == addresses[1]:
+        raise GraphError(ConfigProblem(Option("address_template"), "{id} or {port} in it", repr(template)))
 
 
 def kind_named(text: str) -> dict[str, Any]:
@@ -143,14 +211,13 @@ def kind_named(text: str) -> dict[str, Any]:
         key, _, value = pair.partition("=")
         number = KIND_KEYS.get(key)
         if number is None or key in arguments:
-            raise GraphError(
-                f"kind: expected KIND:KEY=VALUE,... with keys {', '.join(KIND_KEYS)}, each once, got {text!r}."
-            )
+            keys = f"KIND:KEY=VALUE,... with keys {', '.join(KIND_KEYS)}, each once"
+            raise GraphError(ConfigProblem(Option("kind"), keys, repr(text)))
         try:
             arguments[key] = number(value)
         except ValueError:
-            what = "a whole number" if number is int else "a number"
-            raise GraphError(f"kind: expected {what} for {key}, got {value!r} in {text!r}.") from None
+            what = "an integer" if number is int else "a number"
+            raise GraphError(ConfigProblem(Option(key), what, repr(value))) from None
     return {"kind": kind, **arguments}
 
 
@@ -194,12 +261,11 @@ def _given(shape: Shape) -> list[str]:
 
 def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
     allowed, given = _ALLOWED.get(kind, ()), _given(shape)
-    if not allowed and given:
-        raise GraphError(f"{kind}: expected no parameter, got {' and '.join(given)}. Remove it.")
-    if kind == "small-world":
-        given = [name for name in given if name != "p"]
-    if allowed and (len(given) != 1 or given[0] not in allowed):
-        raise GraphError(f"{kind}: expected one of {', '.join(allowed)}, got {' and '.join(given) or 'no parameter'}")
+    for name in given:
+        if name not in allowed and not (name == "p" and kind == "small-world"):
+            raise GraphError(ConfigProblem.without_effect(Option(name), getattr(shape, name), f"the kind is {kind}"))
+    if len(several := [name for name in given if not (name == "p" and kind == "small-world")]) > 1:
+        raise GraphError(ConfigProblem(Option(several[0]), f"{' or '.join(several)}, not both", " and ".join(several)))
     limits: dict[str, tuple[float | None, float, float]] = {
         "p": (shape.p, 0, 1),
         "m": (shape.m, 1, peers - 1),
@@ -208,13 +274,13 @@ def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
     }
     for name, (value, low, high) in limits.items():
         if value is not None and not low <= value <= high:
-            raise GraphError(f"{name}: expected a number from {low:g} to {high:g} with {peers} peers, got {value:g}")
-    if kind in ("regular", "expander") and (
-        not float(shape.degree or 0).is_integer() or peers * int(shape.degree or 0) % 2
-    ):
-        raise GraphError(f"degree: expected a whole number, even with {peers} peers, got {shape.degree:g}")
-    if kind == "small-world" and float(shape.degree or 0) % 2:
-        raise GraphError(f"degree: expected an even whole number, got {shape.degree:g}")
+            expected = f"a number from {low:g} to {high:g} with {peers} peers"
+            raise GraphError(ConfigProblem(Option(name), expected, f"{value:g}"))
+    degree = shape.degree or 0
+    if kind in ("regular", "expander") and (not float(degree).is_integer() or peers * int(degree) % 2):
+        raise GraphError(ConfigProblem(Option("degree"), f"an integer, even with {peers} peers", f"{degree:g}"))
+    if kind == "small-world" and degree % 2:
+        raise GraphError(ConfigProblem(Option("degree"), "an even integer", f"{degree:g}"))
 
 
 def _draw(kind: Kind, peers: int, shape: Shape, seed: int) -> nx.Graph:
@@ -236,7 +302,9 @@ def _draw(kind: Kind, peers: int, shape: Shape, seed: int) -> nx.Graph:
         case "torus":  # the grid closest to a square, periodic in both directions
             rows = next(rows for rows in range(math.isqrt(peers), 0, -1) if peers % rows == 0)
             if rows == 1:
-                raise GraphError(f"torus: expected rows times columns, both at least 2, got {peers} peers")
+                raise GraphError(
+                    ConfigProblem(Option("peers"), "rows times columns of a torus, both at least 2", str(peers))
+                )
             return nx.grid_2d_graph(rows, peers // rows, periodic=True)
         case "regular" | "expander":
             return nx.random_regular_graph(int(shape.degree or 0), peers, seed=seed)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from coordinator_free_bootstrap.errors import GraphError
+from coordinator_free_bootstrap.errors import ConfigProblem, GraphError, Option
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.strict_json import shown
 
@@ -136,7 +136,7 @@ class Graph:
         try:
             return self._by_id[peer_id]
         except KeyError:
-            raise GraphError(f"peer id: expected one of {_ids(self.ids)}, got {peer_id}") from None
+            raise GraphError(ConfigProblem(Option("peer_id"), f"one of {_ids(self.ids)}", repr(peer_id))) from None
 
     def neighbors(self, peer_id: int) -> tuple[int, ...]:
         """Return the ids one edge away, ascending.

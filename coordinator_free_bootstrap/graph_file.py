@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from coordinator_free_bootstrap.errors import GraphError
 from coordinator_free_bootstrap.graph import Graph, Node, Observer, Relay, credentials_of, facts_of
-from coordinator_free_bootstrap.ordinary_file import content_of
+from coordinator_free_bootstrap.ordinary_file import content_of, unreadable, unwritable
 from coordinator_free_bootstrap.settings import parse_manifest
 from coordinator_free_bootstrap.strict_json import loads
 from coordinator_free_bootstrap.validation import joined, sentences
@@ -96,7 +96,7 @@ def load_graph(path: str | Path) -> Graph:
     try:
         content = content_of(path, FILE_BYTES_MAX)
     except OSError as error:
-        raise GraphError(f"{path}: cannot be read ({error}). Give a graph file, see `peer graph make`.") from error
+        raise GraphError(unreadable(str(path), error, "Make a graph file with `peer graph make`.")) from error
     return parse_graph(content, str(path))
 
 
@@ -165,4 +165,4 @@ def save_graph(graph: Graph, path: str | Path) -> None:
     try:
         Path(path).write_text(dump_graph(graph), encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise GraphError(f"{path}: cannot be written ({error}). Give a path in a writable folder.") from error
+        raise GraphError(unwritable(str(path), path, error)) from error

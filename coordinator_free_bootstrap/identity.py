@@ -20,8 +20,11 @@ SEEN_MAX = 3 << 51  # honest peers stay below: 2^52 plus 256 average steps; a fa
 
 Subject: TypeAlias = int | str  # of a certificate: the id of a peer or the name of an observer
 
-_FEDERATION = r"spiffe://([a-z0-9][a-z0-9.-]{0,62})"
-_SPIFFE = re.compile(_FEDERATION + r"/(?:peer/(0|[1-9][0-9]{0,9})|observer/([a-z][a-z0-9-]{0,31}))")
+FEDERATION = r"[a-z0-9][a-z0-9.-]{0,62}"
+FEDERATION_FORM = "up to 63 of a-z, 0-9, . and -, the first a letter or digit"
+OBSERVER = r"[a-z][a-z0-9-]{0,31}"
+OBSERVER_FORM = "up to 32 of a-z, 0-9 and -, the first a letter"
+_SPIFFE = re.compile(f"spiffe://({FEDERATION})/(?:peer/(0|[1-9][0-9]{{0,9}})|observer/({OBSERVER}))")
 
 
 def next_incarnation(stored: int | None, seen: int, entropy: int) -> int:

@@ -1,8 +1,11 @@
-"""What installed packages add by an entry point: algorithms, data sets, tasks."""
+"""What installed packages add by an entry point: algorithms, tasks, data sets, splits, models."""
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Collection, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from coordinator_free_bootstrap.errors import ConfigError
 
@@ -29,3 +32,29 @@ def loaded(entry: EntryPoint, what: str) -> tuple[object, str]:
         return entry.load(), where
     except (Exception, SystemExit) as error:  # code of the package; it may raise any exception
         raise ConfigError(f"{where}: cannot be imported: {type(error).__name__}: {error}. {REMEDY}") from error
+
+
+def named(group: str, what: str, kind: type, reserved: Collection[str] = ()) -> Mapping[str, Any]:
+    """Return the objects of a group by name. An entry point is such an object, or a dict from names to them.
+
+    Args:
+        group: of entry points.
+        what: they are, such as ``split``.
+        kind: their class.
+        reserved: names that mean something else.
+
+    Raises:
+        ConfigError: an installed package is wrong, or has a name that another one has.
+    """
+    found: ChainMap[str, Any] = ChainMap()
+    for entry in installed(group):
+        value, where = loaded(entry, what)
+        added = {entry.name: value} if isinstance(value, kind) else value
+        if not isinstance(added, dict) or not all(isinstance(each, kind) for each in added.values()):
+            raise ConfigError(
+                f"{where}: expected a {kind.__name__}, or a dict from names to them, got a {type(value).__name__}. {REMEDY}"
+            )
+        if both := sorted(name for name in added if name in found or name in reserved):
+            raise ConfigError(f"{where}: expected a name that no other {what} has, got {both[0]!r}. {REMEDY}")
+        found.maps.append(added)
+    return found

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from coordinator_free_bootstrap.identity import FEDERATION
 from coordinator_free_bootstrap.options import EffectiveWhen
 
 Scalar = bool | int | float | str | None
@@ -227,9 +228,7 @@ class Manifest(_Section):
     2
     """
 
-    federation: str = Field(
-        "federation", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$", description="federation in certificates"
-    )
+    federation: str = Field("federation", pattern=f"^{FEDERATION}$", description="federation in certificates")
     algorithm: str = Field(
         "dfca", description="one of `peer list algorithms`: dfca, fedspd, dfedavg, ...; or your file.py:Class"
     )

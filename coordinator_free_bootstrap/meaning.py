@@ -227,8 +227,8 @@ def _differing(mine: MeaningValues, other: MeaningValues) -> Iterator[tuple[_Fie
 def summary(text: str) -> str:
     """Return what neighbors of a peer with this record must have in common, as readable text."""
     values = _values(text) or {}
-    told = [each for each in _FIELDS if each.weight is _Weight.REFUSE and values.get(each.name) is not None]
-    return "; ".join(f"{each.name} {_shown(values[each.name])}" for each in told)
+    given = [each for each in _FIELDS if each.weight is _Weight.REFUSE and values.get(each.name) is not None]
+    return "; ".join(f"{each.name} {_shown(values[each.name])}" for each in given)
 
 
 def goal(text: str) -> str:

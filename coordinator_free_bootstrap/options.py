@@ -17,7 +17,8 @@ from pydantic.fields import FieldInfo
 from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError, UsageError
-from coordinator_free_bootstrap.validation import near
+from coordinator_free_bootstrap.strict_json import shortened
+from coordinator_free_bootstrap.validation import alternatives, near, phrases
 
 Given = Mapping[str, object]
 M = TypeVar("M", bound=BaseModel)
@@ -181,6 +182,21 @@ def refuse_given(why: str, **options: object) -> None:
             raise UsageError(ConfigProblem.without_effect(Option(name), value, why))
 
 
+def refuse_replaced(given: Mapping[str, object], replaced: Mapping[str, tuple[str, str]]) -> None:
+    """Refuse a removed option with what replaces it.
+
+    Args:
+        given: values by name.
+        replaced: for each removed option the option that replaces it, and the form of its value.
+
+    Raises:
+        UsageError: the first that is given.
+    """
+    for name in replaced.keys() & given.keys():
+        instead, form = replaced[name]
+        raise UsageError(ConfigProblem(Option(name), f"{Option(instead)} {form}", "a removed option"))
+
+
 def _problem(
     wrong: ValidationError, model: type[BaseModel], name: Callable[[str], Option | str], owner: str
 ) -> ConfigProblem:
@@ -196,8 +212,9 @@ def _problem(
         known = near(key, sorted(model.model_fields)) if model.model_fields else "there is none"
         return ConfigProblem(name(key), f"an option of {owner or 'this call'}", f"an unknown option ({known})")
     of_key = (item for item in found if item["loc"][0] == key)
-    rules = dict.fromkeys(item["msg"].removeprefix("Value error, ").removeprefix("Input should be ") for item in of_key)
-    return ConfigProblem(name(key), " or ".join(rules), repr(first["input"]))
+    return ConfigProblem(
+        name(key), alternatives(each for item in of_key for each in phrases(item)), shortened(repr(first["input"]))
+    )
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,12 @@ into its own error.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from io import BufferedReader
 from pathlib import Path
+
+from coordinator_free_bootstrap.errors import ConfigProblem, Option
 
 NO_FILE = "expected a file, got a pipe, a socket or a device"
 TEXT_BYTES_MAX = 64 << 20  # of a text that is parsed whole, where its reader has no limit of its own
@@ -84,6 +87,33 @@ def text_of(path: Path | str, most: int = TEXT_BYTES_MAX) -> str:
         UnicodeDecodeError: it has other bytes than UTF-8.
     """
     return content_of(path, most).decode()
+
+
+def unreadable(key: Option | str, error: Exception, fix: str = "", expected: str = "a file") -> ConfigProblem:
+    """Return the problem of a file that cannot be read: ``graph.json: expected a file, got none``.
+
+    Args:
+        key: the file or the option that names it.
+        error: raised by reading it.
+        fix: as of `ConfigProblem`.
+        expected: as of `ConfigProblem`.
+    """
+    if own := re.fullmatch(r"expected (.*?), got (.*)", str(error), re.DOTALL):
+        return ConfigProblem(key, own[1], own[2], fix)
+    kinds: dict[type[Exception], str] = {
+        FileNotFoundError: "none",
+        NotADirectoryError: "none",
+        IsADirectoryError: "a folder",
+        PermissionError: "one without permission to read it",
+    }
+    text = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return ConfigProblem(key, expected, kinds.get(type(error), f"one that cannot be read ({text})"), fix)
+
+
+def unwritable(key: Option | str, path: Path | str, error: Exception, fix: str = "Name another path.") -> ConfigProblem:
+    """Return the problem of a file or folder that cannot be made or written."""
+    text = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return ConfigProblem(key, "a path that can be written", f"{path} ({text})", fix)
 
 
 def _too_large(most: int) -> str:

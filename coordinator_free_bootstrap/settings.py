@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option
 from coordinator_free_bootstrap.gone import gone
 from coordinator_free_bootstrap.manifest import Manifest, Options
 from coordinator_free_bootstrap.strict_json import loads, shortened, shown, word
@@ -33,7 +33,7 @@ def parse_manifest(run: object, source: str) -> Manifest:
 
     Args:
         run: the JSON value of the graph attribute ``run``.
-        source: name of the file, for messages.
+        source: name of the file, for messages; empty: the keys are not of a file.
 
     Raises:
         ConfigError: one line per wrong key, with file, key, expected values and actual value.
@@ -56,15 +56,18 @@ def apply_settings(run: dict[str, Any], settings: Iterable[str]) -> dict[str, ob
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
-            raise ConfigError(f"--set: expected key=value, for example run.clusters=4, got {shown(setting)}")
+            raise ConfigError(ConfigProblem(Option("set"), "key=value, for example run.clusters=4", shown(setting)))
         if refused := gone(key, _value(text)):
             raise ConfigError("\n".join(f"--set {name}: {sentence}" for name, sentence in refused.items()))
         if not _is_known(key):
-            raise ConfigError(f"--set: expected a key of the manifest, got {shown(key)} ({near(key, known_keys())})")
+            unknown = f"an unknown key ({near(key, known_keys())})"
+            raise ConfigError(
+                ConfigProblem(f"--set {'.'.join(map(word, key.split('.')))}", "a key of the manifest", unknown)
+            )
         _, *path = key.split(".", 2)
         target = result if len(path) == 1 else result.setdefault(path[0], {})
         if not isinstance(target, dict):
-            raise ConfigError(f"run.{path[0]}: expected an object, to set {key} in it, got {shown(target)}")
+            raise ConfigError(ConfigProblem(f"run.{path[0]}", f"an object, to set {key} in it", shown(target)))
         target[path[-1]] = _value(text)
     return result
 

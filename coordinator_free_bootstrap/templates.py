@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from coordinator_free_bootstrap.errors import GraphError
+from coordinator_free_bootstrap.errors import ConfigProblem, GraphError, Option
 
 _PLACEHOLDER = re.compile(r"\{([a-z]+)([+-][0-9]{1,9})?\}")
 
 
-def fill_template(template: str, what: str, **values: int) -> str:
+def fill_template(template: str, what: Option | str, **values: int) -> str:
     """Return a text with its placeholders replaced: ``{name}``, ``{name+N}`` and ``{name-N}`` for each value.
 
     Args:
@@ -27,14 +27,15 @@ def fill_template(template: str, what: str, **values: int) -> str:
         result = values[found[1]] + int(found[2] or 0)
         if result < 0:
             place = ", ".join(f"{name} {value}" for name, value in values.items())
-            raise GraphError(f"{what}: expected 0 or more, got {template!r}, where {found[0]} is {result} for {place}")
+            raise GraphError(
+                ConfigProblem(what, "numbers of 0 or more", f"{template!r}, where {found[0]} is {result} for {place}")
+            )
         return str(result)
 
     text = _PLACEHOLDER.sub(number, template)
     if "{" in text or "}" in text:
         first, *others = values
         known = ", ".join([f"{{{first}}}", f"{{{first}+1}}", *(f"{{{name}}}" for name in others)])
-        raise GraphError(
-            f"{what}: expected placeholders of {known}, with any whole number after + or -, got {template!r}"
-        )
+        expected = f"placeholders of {known}, with any whole number after + or -"
+        raise GraphError(ConfigProblem(what, expected, repr(template)))
     return text

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -12,8 +13,32 @@ from coordinator_free_bootstrap.gone import gone
 from coordinator_free_bootstrap.strict_json import shown, word
 
 _PROBLEMS_SHOWN = 10
-# kinds of pydantic's errors
-_OBJECT = frozenset({"model_type", "model_attributes_type", "dataclass_type", "dict_type"})
+_OF_PYDANTIC = "Input should be "
+_INSTANCES = {"Path": "a path", "Sequence": "a list"}
+# kind of pydantic's errors -> what was expected, with the limits of the error's context
+_WORDS = {
+    **dict.fromkeys(
+        ("model_type", "model_attributes_type", "dataclass_type", "dict_type", "mapping_type"), "an object"
+    ),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "an integer"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("list_type", "tuple_type", "iterable_type"), "a list"),
+    "finite_number": "a finite number",
+    "none_required": "null",
+    "string_type": "a text",
+    "string_too_short": "a text of at least {min_length} characters",
+    "string_too_long": "a text of at most {max_length} characters",
+    "string_pattern_mismatch": "a text that matches {pattern}",
+    "path_type": "a path",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+}
 
 Location = tuple[int | str, ...]
 
@@ -28,38 +53,73 @@ def sentences(error: ValidationError, model: type[BaseModel] | None, data: objec
         prefix: dotted path of ``data`` in its file, for example ``"run"``.
     """
     expected: dict[tuple[str, str], list[str]] = {}  # by field and what it holds; "": the rule is a whole sentence
-    for item in error.errors(include_url=False, include_context=False):
-        location, kind, message = item["loc"], item["type"], item["msg"]
+    for item in error.errors(include_url=False):
+        location, kind = item["loc"], item["type"]
         depth, value = _walk(data, location)
         if kind == "missing":
-            field, got, rule = _dotted(prefix, location), "nothing", "this required key"
+            field, got, rules = _dotted(prefix, location), "nothing", ["this required key"]
         elif kind == "value_error":  # a rule over several fields; its validator wrote the sentence
-            field, got, rule = _dotted(prefix, location), "", message.removeprefix("Value error, ")
+            field, got, rules = _dotted(prefix, location), "", phrases(item)
         else:
-            field, got = _dotted(prefix, location[:depth]), shown(value)
-            rule = "an object" if kind in _OBJECT else message.removeprefix("Input should be ")
+            field, got, rules = _dotted(prefix, location[:depth]), shown(value), phrases(item)
             if kind == "extra_forbidden" and model is not None:
                 if refused := gone(_dotted(prefix, location), value):
                     expected |= {(key, ""): [sentence] for key, sentence in refused.items()}
                     continue
                 got += f" ({near(str(location[-1]), _fields_at(model, location[:-1]))})"
-                rule = "no such key"
+                rules = ["no such key"]
         # pydantic reports each member of a union; they are alternatives of one field
-        rules = expected.setdefault((field, got), [])
-        if rule not in rules:
-            rules.append(rule)
+        expected.setdefault((field, got), []).extend(rules)
     return [
-        f"{field}: expected {' or '.join(rules)}, got {got}" if got else f"{field}: {rules[0]}"
+        f"{field}: expected {alternatives(rules)}, got {got}" if got else f"{field}: {rules[0]}"
         for (field, got), rules in expected.items()
     ]
 
 
+def phrases(item: Mapping[str, Any]) -> list[str]:
+    """Return what one of pydantic's errors expected, in this project's words; several phrases are alternatives.
+
+    >>> phrases({"type": "greater_than_equal", "msg": "Input should be greater than or equal to 1", "ctx": {"ge": 1}})
+    ['at least 1']
+    >>> phrases({"type": "literal_error", "msg": "...", "ctx": {"expected": "'never', 'completed' or 'error'"}})
+    ['never', 'completed', 'error']
+    """
+    kind, context = item["type"], item.get("ctx", {})
+    if kind in ("literal_error", "enum"):
+        return [choice(each) for each in context["expected"].replace(" or ", ", ").split(", ")]
+    if kind == "is_instance_of":
+        return [_INSTANCES.get(context["class"], f"an object of class {context['class']}")]
+    words, limits = _WORDS.get(kind), {name: _plain(value) for name, value in context.items()}
+    return [words.format(**limits) if words else item["msg"].removeprefix("Value error, ").removeprefix(_OF_PYDANTIC)]
+
+
+def alternatives(several: Iterable[str]) -> str:
+    """Return phrases as one, each once.
+
+    >>> alternatives(["all", "deadline", "a number", "a number"])
+    'all, deadline or a number'
+    """
+    *others, last = dict.fromkeys(several)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _plain(limit: object) -> object:
+    """Return a limit; a whole number as an integer, as people write it."""
+    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
+
+
+def choice(text: str) -> str:
+    """Return one of several allowed values as messages name it: a word without its quotation marks."""
+    inner = text.strip("'")
+    return inner if re.fullmatch(r"[\w.+-]*\w[\w.+-]*", inner) else text
+
+
 def joined(source: str, problems: list[str]) -> str:
-    """Return an error message with one line per problem; each line starts with the name of the file."""
-    lines = [f"{source}: {problem}" for problem in problems[:_PROBLEMS_SHOWN]]
+    """Return an error message with one line per problem; each line starts with the name of the file, if there is one."""
+    lines = problems[:_PROBLEMS_SHOWN]
     if len(problems) > _PROBLEMS_SHOWN:
-        lines.append(f"{source}: and {len(problems) - _PROBLEMS_SHOWN} more problems")
-    return "\n".join(lines)
+        lines.append(f"and {len(problems) - _PROBLEMS_SHOWN} more problems")
+    return "\n".join(f"{source}: {line}" if source else line for line in lines)
 
 
 def near(key: str, known: Iterable[str]) -> str:

@@ -1,7 +1,10 @@
-"""Write the generated tables of README.md, of these pages and of proto/WIRE.md; ``--check`` only names the pages out of date.
+"""Write the generated tables of the documentation; ``--check`` only names the pages out of date.
 
-A generated table stands between a line ``<!-- code: NAME -->``, of `TABLES`, or ``<!-- table: NAME -->``, of the figures in
-``benchmarks/results/NAME.json``, and a line ``<!-- end -->``.
+A generated table stands between a line that names its source and a line ``<!-- end -->``. Sources:
+
+- ``<!-- code: NAME -->``: a function of `TABLES`;
+- ``<!-- table: NAME -->``: the figures in ``benchmarks/results/NAME.json``;
+- ``<!-- paper: FOLDER/NAME -->``: the totals in ``papers/FOLDER/results/NAME.json``, or what `PAPER_ROWS` takes from there.
 """
 
 from __future__ import annotations
@@ -18,15 +21,24 @@ from record import rendered
 
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.counters import COUNTING, Totals, entries
+from peer.lab.cells import Cells
+from peer.lab.render import how, sheets
+from peer.lab.table import ResultTable
+from peer.lab.table_files import read_tables
 from peer.observe.metrics import PeerMetrics
 from peer.store.records import KINDS, STATES, AlgorithmFields, Line, Summary, fields_of
 from peer.view.state.rows import MESSAGES, EdgeRow, Header, PeerRow
 from peer.view.state.timeline import TimelineEntry
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "proto" / "WIRE.md")
-GENERATED = re.compile(r"^(<!-- (code|table): (\S+) -->\n).*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
-MARKS = re.compile(r"^<!-- (?:(?:code|table): .*|end) -->$", re.MULTILINE)
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "proto" / "WIRE.md",
+)
+GENERATED = re.compile(r"^(<!-- (code|table|paper): (\S+) -->\n).*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
+MARKS = re.compile(r"^<!-- (?:(?:code|table|paper): .*|end) -->$", re.MULTILINE)
 MANIFEST_KEY = re.compile(r"\b(limits|timeouts|screening)\.\w+")
 
 
@@ -119,6 +131,51 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
+# ---- tables of papers ---------------------------------------------------------------------------------------------------
+
+
+def totals(result: ResultTable) -> Cells:
+    """Return what each case reached and cost over all settings, as the page of the paper shows it."""
+    return sheets(result)[-1][1]
+
+
+def rivals(result: ResultTable) -> Cells:
+    """Return the totals of `blend`, of the two simple rivals and of `dfca`, the highest mean first."""
+    header, *rows = totals(result)
+    shown = [row for row in rows if re.match(r"blend|dfca|dfedavg|local", row[0])]
+    return [header, *sorted(shown, key=lambda row: -float(row[1]))]
+
+
+def bytes_sent(result: ResultTable) -> Cells:
+    """Return the models and bytes that all peers sent, beside those of FedEM."""
+    sent = {row.case: round((row.megabytes_sent or 0) * 1e6 * result.peers) for row in result.rows}
+    rows = [
+        (row.case, f"{row.models_sent or 0:.0f}", f"{sent[row.case]:,}", f"{sent[row.case] / sent['FedEM']:.3f}")
+        for row in result.rows
+    ]
+    return [("method", "models sent", "bytes", "of FedEM"), *rows]
+
+
+PAPER_ROWS: dict[str, Callable[[ResultTable], Cells]] = {"fedspd/fedspd-bytes": bytes_sent, "suite/suite": rivals}
+
+
+def of_paper(name: str) -> str:
+    """Return a table of a paper's results: where its figures come from, header, rows.
+
+    Raises:
+        ValueError: there is no such result, or it has several tables.
+    """
+    folder, _, experiment = name.rpartition("/")
+    path = ROOT / "papers" / folder / "results" / f"{experiment}.json"
+    if not path.is_file():
+        raise ValueError(
+            f"paper {name}: expected FOLDER/NAME of papers/FOLDER/results/NAME.json, got no file {path.name}"
+        )
+    (result,) = read_tables(path)
+    header, *rows = PAPER_ROWS.get(name, totals)(result)
+    return f"{how(result)}\n\n{table(header, rows)}"
+
+
 def generated(page: str) -> str:
     """Return the text of a page with its tables written again.
 
@@ -127,13 +184,15 @@ def generated(page: str) -> str:
         ValueError: there is no result of this name, or a table has no end.
     """
     if len(MARKS.findall(page)) != 2 * len(GENERATED.findall(page)):
-        raise ValueError("expected a line <!-- end --> after each <!-- code: NAME --> and <!-- table: NAME -->")
+        raise ValueError(
+            "expected a line <!-- end --> after each <!-- code: NAME -->, <!-- table: NAME --> and <!-- paper: NAME -->"
+        )
     return GENERATED.sub(_block, page)
 
 
 def _block(found: re.Match[str]) -> str:
     head, kind, name = found.groups()
-    text = TABLES[name]() if kind == "code" else rendered(name)
+    text = TABLES[name]() if kind == "code" else of_paper(name) if kind == "paper" else rendered(name)
     return f"{head}\n{text}\n<!-- end -->"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from mutation import mutated
-from target import ATTACKER, OBSERVER, call, push
+from target import ATTACKER, ENDED_WHILE_WRITING, OBSERVER, call, push
 from target_process import TargetProcess
 
 from coordinator_free_bootstrap import Subject
@@ -87,6 +87,9 @@ class Mutator:
                 await self._read_a_little(channel)
             self.answers["a reply"] += 1
         except grpc.aio.AioRpcError as error:
+            if error.details() == ENDED_WHILE_WRITING:
+                self.answers["lost here"] += 1
+                return
             assert error.code() in ALLOWED, (error.code(), error.details())
             self.answers[error.code().name] += 1
 

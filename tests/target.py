@@ -192,6 +192,10 @@ async def call(channel: grpc.aio.Channel, method: str, data: bytes) -> bytes:
     return reply
 
 
+# gRPC's own client says so where a write meets the end of its call: the answer is lost here, and was none of the server's.
+ENDED_WHILE_WRITING = "Internal error from Core"
+
+
 async def push(
     channel: grpc.aio.Channel, messages: list[bytes], hold: bool = False, trickle_s: float | None = None
 ) -> bytes:

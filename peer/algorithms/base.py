@@ -178,7 +178,7 @@ class Algorithm(Generic[OptionsT, StateT]):
     def tells(self, state: StateT, round_index: int, step: int) -> Numbers:
         """Return the numbers to send in a step to each neighbor that gets no model in it: none.
 
-        They go with the pass. Neighbors find those of a step in ``workspace.told`` when they end or close it.
+        They go with the pass. Neighbors find those of a step in ``workspace.neighbor_numbers`` when they end or close it.
         """
         return NO_NUMBERS
 
@@ -343,10 +343,3 @@ class Algorithm(Generic[OptionsT, StateT]):
     def final(self, workspace: Workspace[StateT]) -> tuple[Vector, Fields]:
         """Return the personalized model and its metrics, before the final phase (`peer.algorithms.final_phase`)."""
         return self.evaluation_model(workspace), self.evaluate(workspace)
-
-
-def refuse_slot(header: ModelHeader, slots: int) -> Refusal | None:
-    """Return the rejection of a slot that this run does not have, or None."""
-    if 0 <= header.slot < slots:
-        return None
-    return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot: expected 0 to {slots - 1}, got {header.slot}")

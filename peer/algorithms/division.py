@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from coordinator_free_bootstrap.seeds import derive_seed
+from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms.clustering import k_means
 from peer.algorithms.sketches import Ids, Sketches
 
 
@@ -26,11 +27,8 @@ def divide(ids: Ids, sketches: Sketches, parts: int, seed: int) -> dict[int, int
         parts: number of parts; with fewer sketches the result is {}.
         seed: of the run; equal on all peers.
     """
-    from sklearn.cluster import KMeans
-
     if len(ids) < parts:
         return {}
-    random_state = derive_seed(seed, "divide") % 2**32
-    found = KMeans(parts, n_init=10, random_state=random_state).fit_predict(sketches.astype(np.float64))
+    found = k_means(sketches.astype(np.float64), parts, generator(seed, "divide"))
     names: dict[int, int] = {}
     return {int(i): names.setdefault(int(part), len(names)) for i, part in zip(ids, found, strict=True)}

@@ -39,7 +39,6 @@ class FedSpd(FedSpdDecisions):
     """FedSPD; the choices that the paper leaves open are options."""
 
     name = "fedspd"
-    packages = ("scipy", "sklearn")  # to align labels, and to divide the peers
     default_final_epochs = 10
     keys: ClassVar = {"optimizer_state": EffectiveWhen.never("algorithm fedspd resets the optimizer in each round")}
 

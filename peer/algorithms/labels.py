@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.algorithms.sketches import BLOCK_ELEMENTS, Sketches
+from peer.core.assignment import assignment
 from peer.core.averaging import Vector
 from peer.core.messages import Select
 
@@ -84,9 +85,7 @@ def nearest_matching(own: Sketches, parent: Sketches) -> list[int]:
 
 def _assignment(similarity: npt.NDArray[np.float64], least_gain: float) -> list[int]:
     """Return for each row its column, of the largest total; the diagonal, if nothing exceeds it by ``least_gain``."""
-    from scipy.optimize import linear_sum_assignment  # here, as this import costs every process 45 MB
-
-    rows, columns = linear_sum_assignment(similarity, maximize=True)
+    rows, columns = assignment(-similarity)
     if similarity[rows, columns].sum() <= np.trace(similarity) + least_gain:
         return list(range(len(similarity)))
     return [int(c) for c in columns]

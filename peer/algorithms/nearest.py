@@ -11,11 +11,9 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
-from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.options import EffectiveWhen
-from peer.algorithms.base import Algorithm, OptionsT, StateT, refuse_slot
+from peer.algorithms.base import Algorithm, OptionsT, StateT
 from peer.algorithms.workspace import Workspace
-from peer.core.messages import ModelHeader, Select
 
 OF_IDLE = EffectiveWhen(
     lambda r: r.run.participation < 1, "run.participation is 1, so no peer sits a round out", by_run=True
@@ -29,11 +27,6 @@ class NearestCluster(Algorithm[OptionsT, StateT]):
     def clusters(self) -> range:
         """The slots of the cluster models."""
         return range(self.manifest.clusters)
-
-    @override
-    def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Refusal | None:
-        """Refuse slots that this run does not have."""
-        return refuse_slot(header, self.slots)
 
     @override
     def begin(self, workspace: Workspace[StateT]) -> StateT:

@@ -187,7 +187,7 @@ class Seeding:
         """Keep the largest gain, or the model that has come."""
         state, r = workspace.state, workspace.round_index
         if self.comparing(workspace.step):
-            known = [best for best in (state.best, *map(tuple, workspace.told.values())) if best]
+            known = [best for best in (state.best, *map(tuple, workspace.neighbor_numbers.values())) if best]
             if known:
                 gain, peer, _ = max(known)
                 state = replace(state, best=(gain, int(peer), int(max(best[2] for best in known))))

@@ -34,7 +34,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
     began = clock()
     workspace.round_index, workspace.step, workspace.present = work.round_index, work.step, work.present
     workspace.selections = {select.sender: select for select in work.selections}
-    workspace.told = dict(work.numbers)
+    workspace.neighbor_numbers = dict(work.numbers)
     metrics: Fields = {}
     match work.kind:
         case "assign":

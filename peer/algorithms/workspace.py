@@ -45,7 +45,7 @@ class Workspace(Generic[StateT_co]):
     step: int = 0
     present: tuple[int, ...] = ()  # neighbors that delivered or passed in the step being closed
     selections: dict[int, Select] = field(default_factory=dict)  # by neighbor
-    told: dict[int, Numbers] = field(default_factory=dict)  # numbers in place of models, by neighbor
+    neighbor_numbers: dict[int, Numbers] = field(default_factory=dict)  # numbers in place of models, by neighbor
     true_cluster: npt.NDArray[np.int64] | None = None  # of each training sample, if known; for metrics only
     scratch: dict[str, Any] = field(default_factory=dict)  # kept between two calls; not in checkpoints
     optimizers: dict[str, Vector] = field(default_factory=dict)  # kept state: ``<memory>/<value>`` -> flat values

@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from typing_extensions import override
 
 from coordinator_free_bootstrap import Graph as BaseGraph
 from coordinator_free_bootstrap import Kind, Manifest, digest, load_graph, make_graph, parse_manifest, save_graph
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option
+from coordinator_free_bootstrap.generators import KIND, PEERS, DrawOptions
 from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
 from coordinator_free_bootstrap.options import given_keys
 from peer.api.arguments import named_in_python
@@ -35,17 +37,11 @@ class Graph(BaseGraph):
     @named_in_python()
     def make(
         cls,
-        kind: Kind = "erdos-renyi",
-        peers: int = 8,
+        kind: Kind = KIND,
+        peers: int = PEERS,
         *,
-        seed: int = 1,
-        p: float | None = None,
-        m: int | None = None,
-        degree: float | None = None,
-        radius: float | None = None,
-        base_port: int | None = None,
-        address_template: str = "127.0.0.1:{port}",
         run: Mapping[str, Any] | Manifest | None = None,
+        **options: Unpack[DrawOptions],
     ) -> Self:
         """Make a connected graph, as `peer graph make` does.
 
@@ -53,15 +49,10 @@ class Graph(BaseGraph):
             kind: ring, line, torus, complete, star, regular, expander, small-world, erdos-renyi, barabasi-albert or
                 geometric.
             peers: number of peers, 2 or more; ids start at 0.
-            seed: of the graph. ``run={"seed": ...}`` is the seed of the run.
-            p: erdos-renyi: probability of an edge.
-            m: barabasi-albert: edges per new peer.
-            degree: average degree, in place of p, m or radius. Default: 4, or more if needed for a connected graph.
-            radius: geometric: radius in the unit square within which peers are neighbors.
-            base_port: ``{port}`` is base_port + i. Default: 7400.
-            address_template: address of peer i; placeholders ``{id}``, ``{id+N}``, ``{id-N}``, and the same with ``port``.
             run: manifest keys (`peer graph keys` lists them): ``{"rounds": 12, "timeouts": {"suspicion_s": 3}}``. The value of
                 ``algorithm`` may be an own subclass of `Algorithm`; ``options`` are then its options.
+            options: seed (1), p, m, degree, radius, base_port and address_template (`DrawOptions`). The degree is 4, or more if
+                needed for a connected graph. ``run={"seed": ...}`` is the seed of the run.
 
         Raises:
             GraphError: a parameter is out of range or unknown to this kind, or no draw is connected.
@@ -70,23 +61,11 @@ class Graph(BaseGraph):
 
         >>> Graph.make("ring", peers=4, run={"round": 3})
         Traceback (most recent call last):
-        coordinator_free_bootstrap.errors.ConfigError: Graph.make: run.round: expected no such key, got 3 (did you mean rounds?)
+        coordinator_free_bootstrap.errors.ConfigError: run.round: expected no such key, got 3 (did you mean rounds?)
         """
-        manifest = run if isinstance(run, Manifest) else parse_manifest(_named(run or {}), "Graph.make")
-        made = make_graph(
-            kind,
-            peers,
-            seed=seed,
-            manifest=manifest,
-            base_port=base_port,
-            address_template=address_template,
-            p=p,
-            m=m,
-            degree=degree,
-            radius=radius,
-        )
-        graph = cls.of(made)
-        check_run(graph, () if isinstance(run, Manifest) else given_keys(run or {}), source="Graph.make: ")
+        manifest = run if isinstance(run, Manifest) else parse_manifest(_named(_keys(run)), "")
+        graph = cls.of(make_graph(kind, peers, manifest=manifest, **options))
+        check_run(graph, () if isinstance(run, Manifest) else given_keys(_keys(run)), source="")
         return graph
 
     @classmethod
@@ -157,6 +136,13 @@ class Graph(BaseGraph):
         return f"<peer.Graph: {name}, {edges} edges, {run.algorithm}, {run.rounds} rounds>"
 
 
+def _keys(run: object) -> Mapping[str, Any]:
+    """Return manifest keys as a program gives them; None: none."""
+    if run is None or isinstance(run, Mapping):
+        return run or {}
+    raise ConfigError(ConfigProblem(Option("run"), "manifest keys by name, or a peer.Manifest", repr(run)))
+
+
 def _named(run: Mapping[str, Any]) -> dict[str, object]:
     """Return manifest keys with the name of an algorithm in place of its class, which is made known to this process."""
     from peer.algorithms.registry import register
@@ -222,5 +208,5 @@ def with_run(graph: BaseGraph, keys: Mapping[str, object]) -> Graph:
     Raises:
         ConfigError: a value is not allowed.
     """
-    manifest = parse_manifest(graph.manifest.model_dump() | dict(keys), "run") if keys else graph.manifest
+    manifest = parse_manifest(graph.manifest.model_dump() | dict(keys), "") if keys else graph.manifest
     return Graph.of(replace(graph, manifest=manifest))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import AloneError, ConfigError, PeerError, UsageError
+from coordinator_free_bootstrap.errors import AloneError, ConfigError, ConfigProblem, PeerError, UsageError
 from peer.api.arguments import named_in_python
 from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
 from peer.rings import name_of_api, part
@@ -139,10 +139,9 @@ async def _to_end(
     if live.problem:
         log.warning(live.problem)
     if status == "refused":
-        raise ConfigError(
-            f"peer {peer_id}: refused by every neighbor, because its manifest, graph, schema or version differs; "
-            f"{settings.state_dir / 'history.jsonl'} and the log have each neighbor's reason"
-        )
+        expected = "manifest, graph, schema and version of the neighbors"
+        fix = f"{settings.state_dir / 'history.jsonl'} and the log have each neighbor's reason."
+        raise ConfigError(ConfigProblem(f"peer {peer_id}", expected, "others: every neighbor refuses it", fix))
     if status == "alone" and not is_completed(StateDir(settings.state_dir)):
         raise AloneError(
             f"peer {peer_id}: no neighbor was live for run.start.deadline_s, and run.start.wait_for is never_alone. Call "

@@ -30,8 +30,10 @@ def takes_options(parameter: str, declared: type, *names: str) -> Callable[[Verb
 
     def decorate(verb: Verb) -> Verb:
         hints = get_type_hints(verb, include_extras=True)
+        own_parameters = dict(signature(verb).parameters)
+        within = own_parameters.pop("context", None) is not None  # a verb that takes other declared options too
         parameters = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-        for name, own in signature(verb).parameters.items():
+        for name, own in own_parameters.items():
             if name == parameter:
                 parameters += [typer_parameter(each, fields[each]) for each in chosen]
             else:
@@ -41,7 +43,7 @@ def takes_options(parameter: str, declared: type, *names: str) -> Callable[[Verb
         def with_options(context: typer.Context, **values: Any) -> None:
             read = {name: values.pop(name) for name in chosen}
             given = {name: value for name, value in read.items() if _is_given(context, name)}
-            verb(**{parameter: given}, **values)
+            verb(**{parameter: given}, **values, **({"context": context} if within else {}))
 
         return with_parameters(with_options, parameters)
 

@@ -45,6 +45,9 @@ GONE = {
         f"deploy kubernetes --{key}": f"--pod {key}=VALUE"
         for key in ("cpu", "memory", "storage", "gpus", "pull-secret")
     },
+    **{f"deploy kubernetes --{key}-limit": f"--pod {key}=REQUEST:LIMIT" for key in ("cpu", "memory")},
+    "deploy kubernetes --storage-class": "--pod storage=SIZE:CLASS",
+    "deploy kubernetes --gpu-resource": "--pod gpus=RESOURCE:NUMBER",
     "deploy systemd --program": "/opt/peer/bin/peer, or a link, on the devices",
     "deploy systemd --memory": "MemoryMax=VALUE in a drop-in, with systemctl edit coordinator-free",
     "deploy keys --keys": "peer deploy keys GRAPH.JSON KEYS",
@@ -65,19 +68,3 @@ GONE = {
 
 
 GONE_VERBS = {"data shard": "peer data split --peer ID"}
-
-
-def name_successor(error: Exception) -> None:
-    """Name the replacement in the error for a removed option or verb; leave other errors as they are."""
-    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
-    if context is None:
-        return
-    verb = context.command_path.partition(" ")[2]
-    for gone, successor in GONE_VERBS.items():
-        group, _, name = gone.rpartition(" ")
-        if group == verb and getattr(error, "message", "").startswith(f"No such command '{name}'."):
-            vars(error)["message"] = f"expected {successor}, got {gone}, which was removed."
-    if option is None or not hasattr(error, "possibilities"):
-        return
-    if instead := GONE.get(f"{verb} {option}", GONE.get(option)):
-        vars(error).update(message=f"expected {instead}, got {option}, which was removed.", possibilities=None)

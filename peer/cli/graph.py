@@ -11,15 +11,16 @@ import typer
 from pydantic import BaseModel
 
 from coordinator_free_bootstrap import apply_settings, dump_graph, parse_manifest
-from coordinator_free_bootstrap.errors import PeerError, UsageError
-from coordinator_free_bootstrap.generators import KINDS, kind_named
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError, UsageError, written_as
+from coordinator_free_bootstrap.generators import KIND, GraphOptions, kind_named
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.rates import problems
 from coordinator_free_bootstrap.validation import counted
 from peer.api.graph import Graph, check_run
+from peer.cli.declared import takes_options
 from peer.cli.graph_pin import pin
 from peer.cli.json_output import AsJson, print_json
-from peer.cli.problem import Settings, set_keys
+from peer.cli.problem import IN_KIND, Settings, names_settings, set_keys
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -36,28 +37,12 @@ GraphFile = Annotated[
 @app.command(
     epilog="Example: peer graph make --kind erdos-renyi:p=0.5,seed=2 --peers 8 --set run.clusters=4 --out g.json"
 )
+@takes_options("drawn", GraphOptions, "kind", "peers", "base_port", "address_template")
+@written_as(IN_KIND)
+@names_settings
 def make(
-    kind: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND[:KEY=VALUE,...]",
-            help=f"Kind of graph: {', '.join(KINDS)}. Keys: seed (1); degree, the average degree (4, or more if needed for a "
-            "connected graph). In place of degree: erdos-renyi:p=0.5, probability of an edge; barabasi-albert:m=2, edges "
-            "per new peer; geometric:radius=0.3, in the unit square. small-world:p=0.1, share of edges rewired. "
-            "--set run.seed=N is the seed of the run.",
-        ),
-    ] = "erdos-renyi",
-    peers: Annotated[int, typer.Option(help="Number of peers, 2 or more; ids start at 0.")] = 8,
-    base_port: Annotated[
-        int | None, typer.Option(help="Peer i listens on this port + i. Default: 7400.", show_default=False)
-    ] = None,
-    address_template: Annotated[
-        str,
-        typer.Option(
-            help="Address of peer i, such as peer-{id}:7400 or node:{id+30400}. {id}: 0, 1, ...; {id+N}, {id-N}: from any whole "
-            "number on; {port}: --base-port + i."
-        ),
-    ] = "127.0.0.1:{port}",
+    *,
+    drawn: GraphOptions,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="File to write. Default: standard output.", readable=False)] = None,
 ) -> None:
@@ -66,16 +51,12 @@ def make(
     Which --set run.algorithm=NAME fits your data: docs/choosing.md.
     """
     if out is not None and out.exists():
-        raise UsageError(
-            f"--out: expected a new file, got {out}, which may have pinned keys. Delete it, or name another."
-        )
+        fix = "It may have pinned keys: delete it, or name another file."
+        raise UsageError(ConfigProblem(Option("out"), "a new file", f"the existing {out}", fix))
     given = settings or []
     graph = Graph.make(
-        **kind_named(kind),
-        peers=peers,
-        base_port=base_port,
-        address_template=address_template,
-        run=parse_manifest(apply_settings({}, given), "--set"),
+        **{**drawn, **kind_named(drawn.get("kind", KIND))},
+        run=parse_manifest(apply_settings({}, given), ""),
     )
     check_run(graph, set_keys(given))
     if out is None:
@@ -219,7 +200,7 @@ def _draw(graph: Graph, picture: Path) -> None:
     try:
         figure.savefig(picture, dpi=120)
     except (OSError, ValueError) as error:  # ValueError: matplotlib does not know the file's extension
-        raise UsageError(f"--out: expected a .png in a writable folder, got {picture} ({error})") from error
+        raise UsageError(ConfigProblem(Option("out"), "a .png in a writable folder", f"{picture} ({error})")) from error
 
 
 def _positions(drawn: nx.Graph) -> object:

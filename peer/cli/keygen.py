@@ -20,14 +20,22 @@ def keygen(
 
     Example: peer keygen --id 3 --out certs
     """
-    from coordinator_free_bootstrap.errors import UsageError
+    import re
+
+    from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
+    from coordinator_free_bootstrap.identity import FEDERATION, FEDERATION_FORM, OBSERVER, OBSERVER_FORM
     from peer.identity.certificates import Certificate
     from peer.identity.files import keygen as make_files
     from peer.identity.files import read_file
 
     subject = observer if peer_id is None else peer_id
     if subject is None or (peer_id is not None and observer is not None):
-        raise UsageError("peer keygen: give either --id N for a peer or --observer NAME")
+        got = "nothing" if subject is None else "both"
+        raise UsageError(ConfigProblem(Option("peer_id"), "a number of a peer, or --observer NAME in its place", got))
+    if not re.fullmatch(FEDERATION, federation):
+        raise UsageError(ConfigProblem(Option("federation"), FEDERATION_FORM, repr(federation)))
+    if isinstance(subject, str) and not re.fullmatch(OBSERVER, subject):
+        raise UsageError(ConfigProblem(Option("observer"), OBSERVER_FORM, repr(subject)))
     files = make_files(out, federation, subject)
     certificate = Certificate.from_pem(read_file(files.certificate, "certificate"), str(files.certificate))
     typer.echo(certificate.fingerprint)

@@ -14,8 +14,8 @@ from typing_extensions import override
 from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError, names_for
 from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.strict_json import printable_lines
-from peer.cli.gone import name_successor
 from peer.cli.trace import Traceback, traceback_wanted
+from peer.cli.usage import in_one_form
 from peer.rings import VERBS, verb
 from peer.store.system import StoppedBySignal
 
@@ -39,13 +39,16 @@ class Verbs(TyperGroup):
         return self.commands.get(cmd_name)
 
     @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options before the verb; errors have the form of all configuration errors."""
+        with in_one_form():
+            return super().parse_args(ctx, args)
+
+    @override
     def invoke(self, ctx: Any) -> Any:
-        """Run a verb; the error for a removed option names what replaces it."""
-        try:
+        """Run a verb; errors of its options have the form of all configuration errors."""
+        with in_one_form():
             return super().invoke(ctx)
-        except Exception as error:
-            name_successor(error)
-            raise
 
 
 def _command(name: str) -> Any:
@@ -65,7 +68,7 @@ app = typer.Typer(
     cls=Verbs,
     no_args_is_help=True,
     epilog="Exit codes: 0 success, 1 a peer failed, 2 usage, 10-13 config, graph, task, shard, 20 identity, "
-    "30-31 storage, 40 no answer from a peer, 50 a model diverged, 70 internal error.",
+    "30-31 storage, 40 no answer from a peer, 50 a model diverged, 51 trained alone, 70 internal error.",
     **_PLAIN,
 )
 

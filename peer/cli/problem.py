@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from inspect import Parameter, signature
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 import typer
 from pydantic import Field
 
-from coordinator_free_bootstrap.errors import written_as
+from coordinator_free_bootstrap.errors import PeerError, written_as
+from coordinator_free_bootstrap.generators import KIND_KEYS
 from coordinator_free_bootstrap.options import fields_of, model_of, parsed
 from coordinator_free_bootstrap.strict_json import loads
 from peer.cli.declared import option_of, with_parameters
@@ -112,7 +114,7 @@ class Problem:
             run |= {"task_options": {}, "model": None, "model_options": {}}
         if split is not None and split != run.get("split", split):
             run["split_options"] = {}
-        return parse_manifest(apply_settings(run, self.run_settings), "command line"), count
+        return parse_manifest(apply_settings(run, self.run_settings), ""), count
 
     def load(self, manifest: Manifest | None = None, shard: Path | None = None) -> tuple[Manifest, int, Task]:
         """Return the manifest and number of peers as `resolve` does, and the task with its data."""
@@ -163,15 +165,45 @@ def takes_problem(verb: Callable[..., None]) -> Callable[..., None]:
     @wraps(verb)
     def with_problem(**values: Any) -> None:
         problem = Problem(graph=values.pop("graph"), settings=values.pop("settings"))
-        with written_as({**by_set(KEYS.model_fields), "task": "--set run.task"}):
+        with (
+            written_as({**by_set(KEYS.model_fields), "task": "--set run.task", "peer_id": "--peer"}),
+            named_by_set(problem.settings),
+        ):
             verb(problem=problem, **values)
 
     return with_parameters(with_problem, parameters)
 
 
+@contextmanager
+def named_by_set(settings: list[str] | None) -> Iterator[None]:
+    """Name a manifest key in an error of a block as the user wrote it, where ``--set`` gave it: ``--set run.rounds: ...``."""
+    try:
+        yield
+    except PeerError as error:
+        keys = {part for key in set_keys(settings or []) for part in (key, key.rpartition(".")[0])}
+        lines = (f"--set {line}" if line.partition(":")[0] in keys else line for line in str(error).split("\n"))
+        error.args = ("\n".join(lines),)
+        raise
+
+
+def names_settings(verb: Callable[..., None]) -> Callable[..., None]:
+    """Do as `named_by_set` in a verb with a parameter ``settings``."""
+
+    @wraps(verb)
+    def naming(**values: Any) -> None:
+        with named_by_set(values["settings"]):
+            verb(**values)
+
+    return naming
+
+
 def by_set(names: Iterable[str]) -> dict[str, str]:
     """Return how messages name options that a verb reads with ``--set``."""
     return {name: f"--set {name}" for name in names}
+
+
+# keys of a kind of graph, as a verb reads them
+IN_KIND = {name: f"--kind {name}" for name in KIND_KEYS}
 
 
 def set_keys(settings: list[str]) -> frozenset[str]:

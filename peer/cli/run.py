@@ -18,7 +18,7 @@ from peer.rings import part
 from peer.runtime.imports import importing
 from peer.runtime.local_options import IN_FILE, LocalOptions, complete_options, log_form, metrics_of
 from peer.runtime.options_file import options_in, written_in
-from peer.runtime.slow_start import told
+from peer.runtime.slow_start import log_while
 
 ON_THE_LINE = tuple(name for name in fields_of(LocalOptions) if name not in IN_FILE)
 
@@ -67,7 +67,7 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object]) -> int:
         options = complete_options(peer_id, given)
         level, style = log_form(options["log"])
         setup_logging(peer_id, level=level, style=style)
-        with told("importing PyTorch and gRPC"), importing():
+        with log_while("importing PyTorch and gRPC"), importing():
             from coordinator_free_bootstrap import load_graph
             from peer.runtime.assembly import LocalSettings
             from peer.runtime.process import run_peer

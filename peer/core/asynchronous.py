@@ -90,7 +90,7 @@ class Async:
     def close_step(self) -> ClosedStep:
         """Return the present neighbors; folds continue in the next step."""
         present = self._state.note_delivery(list(self.counted_on()))
-        return ClosedStep(present, [], [], company=bool(self._state.live()))
+        return ClosedStep(present, [], [], with_neighbors=bool(self._state.live()))
 
     def close_round(self, now: float) -> None:
         """Do nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
+WARNED_AT = frozenset(1 << n for n in range(2, 32))  # failures in a row after which the operator is warned
 
 
 def backoff_s(failures: int, jitter: float, longest_s: float = RETRY_MAX_S) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
-from peer.core.backoff import RETRY_FIRST_S, RETRY_MAX_S, backoff_s
+from peer.core.backoff import RETRY_FIRST_S, RETRY_MAX_S, WARNED_AT, backoff_s
 from peer.core.liveness import LIVE, Change, NeighborState, check_all, next_check
 from peer.core.messages import Heartbeat, Phase
 from peer.core.neighbor import Neighbor
@@ -13,7 +13,6 @@ from peer.core.pace import Pace
 from peer.core.stages import Stage
 from peer.core.state import State
 
-WARNED_AT = frozenset(1 << n for n in range(2, 32))  # failures in a row after which the operator is warned
 CURED_BY_HELLO = frozenset(
     {RefusalCode.NO_HANDSHAKE, RefusalCode.OLD_INCARNATION}
 )  # the reply names the incarnation to exceed
@@ -31,7 +30,7 @@ MISCONFIGURED = frozenset(  # refusals that no retry cures: the two peers do not
     }
 )
 ROUND_HEARTBEATS_MAX = 10  # at most, in a heartbeat interval
-NOW = 0.0  # a time that has passed: due at once
+DUE_AT_ONCE = 0.0  # a time that has passed
 
 
 class Contacts:
@@ -204,23 +203,21 @@ class Contacts:
             self._state.round.lost_neighbor = True
             self._hang_up(neighbor)
             if neighbor.hello_at is None and not neighbor.hello_in_flight:
-                neighbor.hello_at = NOW  # it may come back
+                neighbor.hello_at = DUE_AT_ONCE  # it may come back
 
     def _hang_up(self, neighbor: Neighbor) -> None:
         """Cancel what is under way with an incarnation that has ended or seems to; if not, it says hello and resends."""
         if neighbor.outbox.in_flight is not None:
             self._state.emit(do.CancelSend(neighbor.id))
-            neighbor.outbox.failed(NOW)
+            neighbor.outbox.failed(DUE_AT_ONCE)
         for arrival in self._state.arrivals.unread_of(neighbor.id):
             self._state.answer(arrival, Refusal(RefusalCode.NO_HANDSHAKE, "marked dead, or of an older incarnation"))
 
     def check(self, now: float) -> None:
         """Mark silent neighbors; send the hellos and heartbeats that are due."""
-        due = next_check(neighbor.liveness for neighbor in self._state.neighbors.values())
-        if due is not None and now >= due:
-            table = {n: neighbor.liveness for n, neighbor in self._state.neighbors.items()}
-            for n, change in check_all(table, now, self._timeouts.heartbeat_s).items():
-                self.changed(self._state.neighbors[n], change)
+        table = {n: neighbor.liveness for n, neighbor in self._state.neighbors.items()}
+        for n, change in check_all(table, now, self._timeouts.heartbeat_s).items():
+            self.changed(self._state.neighbors[n], change)
         for neighbor in self._state.neighbors.values():
             if neighbor.returns_until is not None and now >= neighbor.returns_until:
                 neighbor.returns_until, self._state.round.lost_neighbor = None, True

@@ -20,7 +20,7 @@ class Entry:
     Attributes:
         help: what it means, without a period; Markdown.
         unit: of a number, where the name does not end with it.
-        told: whether observers get it.
+        observable: whether observers get it.
         prometheus: its type there; "": it has no metric of its own.
         scope: of a counter. ``round``: each line counts what happened since the one before. ``run``: in totals only.
         by: which part counts, of a counter.
@@ -29,7 +29,7 @@ class Entry:
 
     help: str
     unit: str = ""
-    told: bool = False
+    observable: bool = False
     prometheus: Literal["", "counter", "gauge"] = ""
     scope: Literal["round", "run"] = "round"
     by: Literal["engine", "wire"] = "engine"
@@ -37,9 +37,9 @@ class Entry:
 
 
 def counter(help: str, *, scope: Literal["round", "run"] = "round", by: Literal["engine", "wire"] = "engine") -> Entry:
-    """Return the entry of a counter: told to observers and exported, if lines of rounds have it."""
+    """Return the entry of a counter: observable and exported, if lines of rounds have it."""
     of_rounds = scope == "round"
-    return Entry(help, told=of_rounds, prometheus="counter" if of_rounds else "", scope=scope, by=by)
+    return Entry(help, observable=of_rounds, prometheus="counter" if of_rounds else "", scope=scope, by=by)
 
 
 @cache
@@ -122,6 +122,6 @@ class RecordCounts:
 
     def since_last(self) -> dict[str, int]:
         """Return what was counted since the last call."""
-        counted = {name: self._totals[name] - self._before[name] for name in BY_ENGINE}
+        counted = {name: getattr(self._totals, name) - getattr(self._before, name) for name in BY_ENGINE}
         self._before = copy(self._totals)
         return counted

@@ -134,7 +134,7 @@ def decode(payload: Payload, schema: Schema, encoding: str) -> NDArray[np.float3
     return _decode_int8(payload, schema)
 
 
-def norm_squared(theta: NDArray[np.float32]) -> float:
+def checked_norm_squared(theta: NDArray[np.float32]) -> float:
     """Return the sum of squares of a model or of a part of one, float32 [n].
 
     A NaN or infinity makes the float32 sum non-finite, so one pass computes the norm and checks the values. Only if the sum is

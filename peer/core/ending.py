@@ -15,7 +15,7 @@ from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import Stage, Trigger
 from peer.core.state import State
-from peer.core.waiting import Company
+from peer.core.waiting import Isolation
 
 
 class Ending:
@@ -26,14 +26,14 @@ class Ending:
         state: State,
         contacts: Contacts,
         sender: Sender,
-        company: Company,
+        isolation: Isolation,
         rounds: RoundCycle,
         counted: RecordCounts,
     ) -> None:
         self._state = state
         self._contacts = contacts
         self._sender = sender
-        self._company = company
+        self._isolation = isolation
         self._rounds = rounds
         self._counted = counted
         self._linger_until = 0.0  # how long a finished peer stays for dead neighbors
@@ -64,7 +64,7 @@ class Ending:
 
     def gives_up(self, now: float) -> bool:
         """Leave where the wait for any neighbor is over."""
-        reason = self._company.given_up(now)
+        reason = self._isolation.given_up(now)
         if not reason or self._state.leaving:
             return False
         self._state.log("error", f"alone: {reason}")
@@ -91,9 +91,7 @@ class Ending:
     def begin_linger(self, now: float) -> None:
         """All rounds are done: notify the neighbors, and stay for them."""
         state = self._state
-        skipped = ("seconds", "folded", "rejected", "missing")
-        state.round.record = {key: value for key, value in state.round.record.items() if key not in skipped}
-        self._linger_until = now + self._company.absence_s
+        self._linger_until = now + self._isolation.absence_s
         self._linger_latest = now + state.manifest.timeouts.round_deadline_s
         self._contacts.send_heartbeats(now)
 
@@ -104,7 +102,7 @@ class Ending:
         """
         state = self._state
         if state.may(Trigger.STOP) and not any(now < self._needed_until(each) for each in state.neighbors.values()):
-            if reason := self._company.verdict():
+            if reason := self._isolation.verdict():
                 state.log("error", f"trained alone: {reason}")
             self.stop("alone" if reason else "completed", now)
 
@@ -116,7 +114,7 @@ class Ending:
         if done or not neighbor.connected:
             return 0.0
         if neighbor.liveness.state is NeighborState.LEFT:
-            return self._company.may_return_until(neighbor)
+            return self._isolation.may_return_until(neighbor)
         return self._linger_latest if neighbor.liveness.is_live else self._linger_until
 
     def next_time(self, now: float) -> Iterator[float]:
@@ -133,7 +131,7 @@ class Ending:
         self._contacts.send_heartbeats(now)
         for arrival in state.arrivals.unanswered():
             state.answer(arrival, Outcome.UNUSED)
-        record = state.round.record if ended else {}
-        fields = {"rounds_completed": state.round.index} | record | self._counted.since_last()
+        metrics = state.round.notes.metrics if ended else {}
+        fields = {"rounds_completed": state.round.index} | metrics | self._counted.since_last()
         state.emit(do.Record("end" if ended else "leave", fields))
         state.emit(do.Stop(status))

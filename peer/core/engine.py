@@ -22,7 +22,7 @@ Theory of operation. A peer goes through the stages of `peer.core.stages`:
 Everything a neighbor claims is checked here before it is believed; the bytes of models are checked by the wire and the host.
 
 The parts: `Contacts` (handshakes, heartbeats, failures), `Receiver` (arrivals), `Sender` (offers), `CatchUp` (skipping rounds),
-`Company` (rounds alone), `Start`, `RoundCycle`, `Ending`, and `Waits` (what a step waits for). They share one `State` with one
+`Isolation` (rounds alone), `Start`, `RoundCycle`, `Ending`, and `Waits` (what a step waits for). They share one `State` with one
 `Neighbor` record per neighbor, and ask one `Pace` and one algorithm.
 """
 
@@ -48,7 +48,7 @@ from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import EXCHANGE, OPEN, Stage, Trigger
 from peer.core.state import State
-from peer.core.waiting import Company, Start, Waits
+from peer.core.waiting import Isolation, Start, Waits
 
 
 class Engine:
@@ -70,14 +70,14 @@ class Engine:
         self.receiver = Receiver(state, self.pace, self.contacts)
         self.sender = Sender(state, self.pace, self.contacts)
         self.catch_up = CatchUp(state, self.pace, self.contacts, self.sender)
-        self.company = Company(state, self.pace)
-        self.start = Start(state, self.company)
+        self.isolation = Isolation(state, self.pace)
+        self.start = Start(state, self.isolation)
         counted = RecordCounts(state.totals)
         self.rounds = RoundCycle(
-            state, self.pace, self.contacts, self.receiver, self.sender, self.catch_up, self.company, counted
+            state, self.pace, self.contacts, self.receiver, self.sender, self.catch_up, self.isolation, counted
         )
-        self.ending = Ending(state, self.contacts, self.sender, self.company, self.rounds, counted)
-        self.waits = Waits(state, self.pace, self.company)
+        self.ending = Ending(state, self.contacts, self.sender, self.isolation, self.rounds, counted)
+        self.waits = Waits(state, self.pace, self.isolation)
         self.rejects_sender = self.receiver.rejects_sender
         self.rejects_control = self.receiver.rejects_control
 
@@ -113,7 +113,7 @@ class Engine:
         self._take(event, now)
         self.ending.leave(now)
         self.contacts.check(now)
-        self.company.note(now)
+        self.isolation.note(now)
         self._advance(now)
         if state.stage is Stage.JOINING:
             self.start.log_wait(now)
@@ -211,7 +211,7 @@ class Engine:
     def _next_times(self, now: float) -> list[float]:
         """Return the times at which something is due by itself."""
         state, times = self.state, self.contacts.next_time(now)
-        if state.stage in (Stage.JOINING, *EXCHANGE) and (until := self.company.waits_until()) is not None:
+        if state.stage in (Stage.JOINING, *EXCHANGE) and (until := self.isolation.waits_until()) is not None:
             times.append(max(now, until))
         if state.stage is Stage.JOINING:
             times.extend(self.start.next_time(now))

@@ -118,7 +118,7 @@ class Liveness:
 
     def check_at(self) -> float | None:
         """Return when `check` can next change something; None if the neighbor is not live."""
-        if not self.is_live:
+        if self.state not in LIVE:
             return None
         share = 0.5 if self.state is NeighborState.ALIVE else 1.0
         return self.heard_at + share * self.timeouts.suspicion_s

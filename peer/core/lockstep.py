@@ -118,13 +118,15 @@ class Lockstep:
         """
         state = self._state
         self._patience.look(list(self._connected()), self.rate.duration_min_s(), now)
-        return state.deadline_over(now) or all(state.has_delivered(n) and not state.owes(n) for n in self.counted_on())
+        return now >= state.round.deadline or all(
+            state.has_delivered(n) and not state.owes(n) for n in self.counted_on()
+        )
 
     def close_step(self) -> ClosedStep:
         """Models of this step that are not folded are not used; a neighbor that did not deliver is a straggler."""
         state, current = self._state, self._state.round.current
         neighbors = state.neighbors
-        company = any(state.has_delivered(n) or neighbor.announced(current) for n, neighbor in neighbors.items())
+        with_neighbors = any(state.has_delivered(n) or neighbor.announced(current) for n, neighbor in neighbors.items())
         counted_on = list(self.counted_on())
         present = state.note_delivery(counted_on)
         self._patience.step_closes(counted_on)
@@ -132,24 +134,26 @@ class Lockstep:
         missing = sorted(set(state.plan.senders) - delivered) if state.plan.steps else []
         unread = [*state.arrivals.reading.values(), *state.arrivals.complete.values()]
         unused = [each for each in unread if (each.header.round_index, each.header.step) <= current]
-        return ClosedStep(present, missing, unused, company)
+        return ClosedStep(present, missing, unused, with_neighbors)
 
     def close_round(self, now: float) -> None:
         """Measure the round rate, except of rounds alone, or prolonged by a lost neighbor, a partition or the deadline."""
         state = self._state
         if self.partition.goes_on():
             return
-        if state.round.company and not state.round.lost_neighbor and not state.deadline_over(now):
+        if state.round.with_neighbors and not state.round.lost_neighbor and now < state.round.deadline:
             self.rate.add(now - state.round.began_at)
 
     def next_time(self, now: float) -> Sequence[float]:
         """At the round deadline; for a partitioned peer also when its round has lasted long enough."""
         state = self._state
-        if state.deadline_over(now):
+        if now >= state.round.deadline:
             return ()
-        times = [state.deadline]
+        times = [state.round.deadline]
         patient_until = self._patience.until(self.rate.duration_min_s())
-        if now < patient_until < state.deadline and any(state.neighbors[n].misses >= FULL for n in self._connected()):
+        if now < patient_until < state.round.deadline and any(
+            state.neighbors[n].misses >= FULL for n in self._connected()
+        ):
             times.append(patient_until)
         if (until := self.partition.until()) > now:
             times.append(until)
@@ -192,16 +196,18 @@ class Patience:
         """Give up on neighbors that the step has waited for long enough."""
         until = self.until(usual_s)
         for neighbor in (self._state.neighbors[n] for n in neighbors):
-            tired = neighbor.stalls >= STALLS_MAX or (neighbor.misses >= FULL and now >= until)
-            if tired and not self.did_its_part(neighbor):
+            exceeded = neighbor.stalls >= STALLS_MAX or (neighbor.misses >= FULL and now >= until)
+            if exceeded and not self.did_its_part(neighbor):
                 self._give_up(neighbor)
 
     def until(self, usual_s: float) -> float:
         """Return until when the present step waits for a neighbor that has missed before."""
         if usual_s <= 0:
-            return self._state.deadline
+            return self._state.round.deadline
         least_s = self._state.manifest.timeouts.suspicion_s
-        return min(self._state.deadline, self._state.round.exchange_began_at + max(least_s, USUAL_ROUNDS * usual_s))
+        return min(
+            self._state.round.deadline, self._state.round.exchange_began_at + max(least_s, USUAL_ROUNDS * usual_s)
+        )
 
     def step_closes(self, neighbors: list[int]) -> None:
         """Note what the neighbors that the step counted on have done."""

@@ -22,13 +22,13 @@ class ClosedStep:
         present: neighbors that have delivered or passed, over an edge that is up.
         missing: neighbors of the exchange that have not; async misses none.
         unused: arrivals whose models are not folded any more.
-        company: a neighbor took part.
+        with_neighbors: a neighbor took part.
     """
 
     present: tuple[int, ...]
     missing: list[int]
     unused: list[Arrival]
-    company: bool
+    with_neighbors: bool
 
 
 class Pace(Protocol):

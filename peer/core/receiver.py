@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -144,7 +143,7 @@ class Receiver:
     def selections_known(self, now: float) -> bool:
         """Return whether this round's selections are known, or waited for long enough; they are agreed on once."""
         state = self._state
-        if state.round.agreed is None and (state.deadline_over(now) or not self._pace.missing_selections()):
+        if state.round.agreed is None and (now >= state.round.deadline or not self._pace.missing_selections()):
             state.round.agreed = {select.sender: select for select in self._pace.selections()}
         return state.round.agreed is not None
 
@@ -181,7 +180,7 @@ class Receiver:
         if event.refusal is None:
             return
         self._state.totals["models_rejected"] += 1
-        self._state.round.record.setdefault("rejected", Counter())[event.refusal.code] += 1
+        self._state.round.notes.rejected[event.refusal.code] += 1
         if not self._is_closed(header):
             self._state.neighbors[header.sender].note_delivered(header)
 
@@ -208,8 +207,8 @@ class Receiver:
         """Yield the times at which something is due here by itself."""
         yield from self._buffers.next_time(now)
         waits = self._state.arrivals.offered or self._state.arrivals.complete
-        if self._pace.folds_in_order and waits and now < self._state.ordered_until:
-            yield self._state.ordered_until
+        if self._pace.folds_in_order and waits and now < self._state.round.ordered_until:
+            yield self._state.round.ordered_until
 
     def _turn(self, now: float) -> int | None:
         """Return the neighbor whose models are folded next, as `Pace.turn`.
@@ -217,7 +216,7 @@ class Receiver:
         Near the round deadline models are folded as they come: those that wait for a neighbor that does not deliver would be
         lost with it.
         """
-        return self._pace.turn() if now < self._state.ordered_until else None
+        return self._pace.turn() if now < self._state.round.ordered_until else None
 
     def _is_closed(self, header: ModelHeader) -> bool:
         return self._pace.is_closed((header.round_index, header.step))
@@ -322,7 +321,7 @@ class Receiver:
         state.arrivals.folding[arrival.stream] = arrival
         state.totals["models_folded"] += 1
         key = [header.sender, header.incarnation, header.round_index, header.step, header.slot]
-        state.round.record.setdefault("folded", []).append(key)
+        state.round.notes.folded.append(key)
         state.emit(do.AnswerArrival(arrival, Outcome.FOLDED))
         state.emit(do.FoldArrival(arrival, targets))
 

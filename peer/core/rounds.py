@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Literal
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
@@ -17,8 +16,8 @@ from peer.core.pace import Pace
 from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import WORK, Stage, Trigger
-from peer.core.state import Round, State
-from peer.core.waiting import Company
+from peer.core.state import State
+from peer.core.waiting import Isolation
 
 
 class RoundCycle:
@@ -32,7 +31,7 @@ class RoundCycle:
         receiver: Receiver,
         sender: Sender,
         catch_up: CatchUp,
-        company: Company,
+        isolation: Isolation,
         counted: RecordCounts,
     ) -> None:
         self._state = state
@@ -41,7 +40,7 @@ class RoundCycle:
         self._receiver = receiver
         self._sender = sender
         self._catch_up = catch_up
-        self._company = company
+        self._isolation = isolation
         self._counted = counted
         self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
 
@@ -80,8 +79,7 @@ class RoundCycle:
             return
         state.take(Trigger.BEGIN_ROUND)
         self._catch_up.forget()
-        state.round = Round(t, began_at=now)
-        state.round.record = {"folded": [], "rejected": Counter(), "seconds": Counter()}
+        state.begin_round(now)
         state.arrivals.folded_in_round.clear()
         kept_from = t - self._pace.stale_rounds_max if self._pace.waits else 0
         for neighbor in state.neighbors.values():
@@ -108,8 +106,9 @@ class RoundCycle:
         state.algorithm_state = event.state
         if event.kind == "assign":
             state.plan = state.planner.assigned(state.plan, event.state, state.incarnation)
-        state.round.record.setdefault("seconds", Counter()).update(event.seconds)
-        state.round.record.update(event.metrics)
+        for phase, seconds in event.seconds.items():
+            state.round.notes.seconds[phase] += seconds
+        state.round.notes.metrics.update(event.metrics)
         match trigger:
             case Trigger.ASSIGNED:
                 self._sender.announce()
@@ -117,7 +116,7 @@ class RoundCycle:
             case Trigger.SAT_OUT | Trigger.TRAINED:
                 state.round.exchange_began_at = now
             case Trigger.STEP_ENDED:
-                state.round.step += 1
+                state.round.enter(state.round.index, state.round.step + 1)
                 state.round.exchange_began_at = now
                 for neighbor in state.neighbors.values():
                     neighbor.forget_before(state.round.current)
@@ -136,7 +135,7 @@ class RoundCycle:
             if state.plan.steps:
                 self._sender.post_offers()
             state.take(Trigger.OFFERED)
-        if state.may(Trigger.ROUND_OVER) and self._pace.may_close(now) and not self._company.is_awaited():
+        if state.may(Trigger.ROUND_OVER) and self._pace.may_close(now) and not self._isolation.is_awaited():
             is_last = state.round.step + 1 >= state.plan.steps
             self.close_step(Trigger.ROUND_OVER if is_last else Trigger.STEP_OVER, now)
 
@@ -146,10 +145,10 @@ class RoundCycle:
         """Close the present step with what has come."""
         state, t, step = self._state, self._state.round.index, self._state.round.step
         closed = self._pace.close_step()
-        self._company.step_closes(closed.company)
+        self._isolation.step_closes(closed.with_neighbors)
         for arrival in closed.unused:
             state.answer(arrival, Outcome.UNUSED)
-        state.round.record["seconds"]["wait"] += now - state.round.exchange_began_at
+        state.round.notes.seconds["wait"] += now - state.round.exchange_began_at
         if self._pace.waits:
             self._note_missing(closed.missing)
         selections, numbers = tuple(self._pace.selections()), self._pace.numbers()
@@ -170,7 +169,8 @@ class RoundCycle:
 
     def _note_missing(self, missing: list[int]) -> None:
         state = self._state
-        state.round.record["missing"] = sorted({*state.round.record.get("missing", ()), *missing})
+        notes = state.round.notes
+        notes.missing = sorted({*(notes.missing or ()), *missing})
         if missing == self._missing:
             return
         if not {*missing} <= {*self._missing}:
@@ -186,12 +186,12 @@ class RoundCycle:
     def _end(self, now: float) -> None:
         state = self._state
         self._pace.close_round(now)
-        self._company.round_closes()
-        record, seconds = state.round.record, state.round.record.pop("seconds")
-        seconds["other"] = max(0.0, now - state.round.began_at - sum(seconds.values()))
+        self._isolation.round_closes()
+        notes = state.round.notes
+        notes.seconds["other"] = max(0.0, now - state.round.began_at - sum(notes.seconds.values()))
         alive = sum(1 for n in state.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
         fields = {"round_index": state.round.index, "neighbors_alive": alive, "active": state.plan.trains}
-        state.emit(do.Record("round", fields | record | self._counted.since_last() | {"seconds": dict(seconds)}))
+        state.emit(do.Record("round", fields | self._counted.since_last() | notes.as_fields()))
         saves = state.plan.saves
         state.enter_round(state.round.index + 1)
         if saves:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
-from peer.core.contacts import NOW, Contacts
+from peer.core.contacts import DUE_AT_ONCE, Contacts
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select
 from peer.core.neighbor import Neighbor, RoundStep
@@ -103,7 +103,7 @@ class Sender:
     def stalled(self, event: ev.SendStalled) -> None:
         """Send a model again that was not answered for long."""
         neighbor = self._state.neighbors[event.neighbor]
-        neighbor.outbox.stalled(NOW)
+        neighbor.outbox.stalled(DUE_AT_ONCE)
         message = f"peer {neighbor.id} did not answer a model for {self._patience_s:g} s or more: sending it again"
         self._state.log_neighbor("debug", message, neighbor.id, "send")
 

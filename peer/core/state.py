@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -39,23 +39,56 @@ class Disk:
 
 
 @dataclass
+class RoundNotes:
+    """What the record of a round will say, as far as it is known.
+
+    Attributes:
+        folded: [neighbor, incarnation, round, step, slot] of each arrival, in fold order.
+        rejected: complete arrivals that failed screening, by refusal code.
+        seconds: per phase.
+        metrics: what the algorithm and the host say of the work of the round; after the last round, of the final work.
+        missing: neighbors whose models were missing when a step closed; None: no step that waits for neighbors has closed.
+    """
+
+    folded: list[list[int]] = field(default_factory=list)
+    rejected: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    metrics: dict[str, Any] = field(default_factory=dict)
+    missing: list[int] | None = None
+
+    def as_fields(self) -> dict[str, Any]:
+        """Return the fields of the record, JSON values."""
+        missing = {} if self.missing is None else {"missing": self.missing}
+        known = {"folded": self.folded, "rejected": self.rejected} | self.metrics | missing
+        return known | {"seconds": dict(self.seconds)}
+
+
+@dataclass
 class Round:
-    """The round that a peer is in."""
+    """The round that a peer is in.
+
+    Attributes:
+        current: (round, step).
+        deadline: when it closes without the models that are missing then.
+        ordered_until: until when lockstep keeps the order of folds.
+    """
 
     index: int = 0
     step: int = 0
+    current: RoundStep = (0, 0)
     began_at: float = NOT_BEGUN
+    deadline: float = NOT_BEGUN
+    ordered_until: float = NOT_BEGUN
     exchange_began_at: float = 0.0
     agreed: dict[int, Select] | None = None  # the selections of the round by sender, once all are known
     decided: tuple[AlgorithmState, AlgorithmState] | None = None  # a state of the algorithm, and with what is agreed
     lost_neighbor: bool = False  # one died or left in it, or is missing since the round before
-    company: bool = False  # a neighbor took part in it
-    record: dict[str, Any] = field(default_factory=dict)
+    with_neighbors: bool = False  # a neighbor took part in it
+    notes: RoundNotes = field(default_factory=RoundNotes)
 
-    @property
-    def current(self) -> RoundStep:
-        """(round, step)."""
-        return self.index, self.step
+    def enter(self, index: int, step: int) -> None:
+        """Go to a step."""
+        self.index, self.step = self.current = index, step
 
 
 class State:
@@ -209,27 +242,19 @@ class State:
 
     def enter_round(self, round_index: int) -> None:
         """Make a round the present one; it begins when nothing precedes it."""
-        self.round.index, self.round.step = round_index, 0
+        self.round.enter(round_index, 0)
         self.plan = self.planner.plan(round_index)
+
+    def begin_round(self, now: float) -> None:
+        """Begin the present round."""
+        lasts_s = self.manifest.timeouts.round_deadline_s
+        index, ordered_until = self.round.index, now + ORDERED_SHARE * lasts_s
+        self.round = Round(index, 0, (index, 0), now, deadline=now + lasts_s, ordered_until=ordered_until)
 
     @property
     def has_begun(self) -> bool:
         """Whether a round has begun in this incarnation."""
         return self.round.began_at > NOT_BEGUN
-
-    def deadline_over(self, now: float) -> bool:
-        """Return whether the round has lasted as long as it may."""
-        return now >= self.deadline
-
-    @property
-    def deadline(self) -> float:
-        """When the present round closes without the models that are missing then."""
-        return self.round.began_at + self.manifest.timeouts.round_deadline_s
-
-    @property
-    def ordered_until(self) -> float:
-        """Until when lockstep keeps the order of folds in the present round."""
-        return self.round.began_at + ORDERED_SHARE * self.manifest.timeouts.round_deadline_s
 
     def has_delivered(self, n: int) -> bool:
         """Return whether a neighbor has delivered, in the present step, all that it announced."""
@@ -263,7 +288,7 @@ class State:
         """Return the neighbors that this peer has not met yet."""
         return [n for n, neighbor in self.neighbors.items() if neighbor.liveness.state is NeighborState.UNKNOWN]
 
-    # ---- who is near ----------------------------------------------------------------------------------------------------
+    # ---- neighbors ----------------------------------------------------------------------------------------------------------
 
     def reachable_and_near(self) -> Iterator[int]:
         """Yield the neighbors that messages reach and that are in about the same round, ascending; none without an exchange."""

@@ -12,7 +12,7 @@ from peer.core.state import State
 ABSENCE_SUSPICIONS = 6  # upper bound on a restart, in suspicion times; 30 s by default
 
 
-class Company:
+class Isolation:
     """The part of the engine that counts rounds without any neighbor, and waits instead where the manifest says so.
 
     Attributes:
@@ -28,7 +28,7 @@ class Company:
         self._wait_logged = False
         self._chose = False  # its algorithm selects or asks: it may have chosen no neighbor's model
 
-    # ---- who is expected back -------------------------------------------------------------------------------------------
+    # ---- neighbors that may return -------------------------------------------------------------------------------------------
 
     def may_return_until(self, neighbor: Neighbor) -> float:
         """Return how long a neighbor that has died or left is expected back: as long as a restart may take."""
@@ -42,9 +42,9 @@ class Company:
 
     # ---- counting -------------------------------------------------------------------------------------------------------
 
-    def step_closes(self, company: bool) -> None:
+    def step_closes(self, with_neighbors: bool) -> None:
         """Note whether a neighbor took part in the step that closes."""
-        self._state.round.company |= company or bool(self._state.round.record.get("folded"))
+        self._state.round.with_neighbors |= with_neighbors or bool(self._state.round.notes.folded)
 
     def round_closes(self) -> None:
         """Count a round of an exchange in which no neighbor took part; log the first one, and the end of such rounds."""
@@ -52,7 +52,7 @@ class Company:
         self._chose |= state.plan.selection is not None
         if state.leaving or not state.neighbors or not state.plan.steps:
             return
-        if not state.round.company:
+        if not state.round.with_neighbors:
             state.totals["rounds_alone"] += 1
             self._streak += 1
             if self._streak == 1:
@@ -128,9 +128,9 @@ class Company:
 class Start:
     """The part of the engine that decides when the first round of an incarnation may begin, and when the start is given up."""
 
-    def __init__(self, state: State, company: Company) -> None:
+    def __init__(self, state: State, isolation: Isolation) -> None:
         self._state = state
-        self._company = company
+        self._isolation = isolation
         self._began_at: float | None = None
         self._log_after_s = state.manifest.timeouts.suspicion_s  # how long the wait must last to be logged (again)
 
@@ -151,7 +151,7 @@ class Start:
         wait_s = state.manifest.start.deadline_s
         if state.resumed:
             met = bool(state.live()) or state.round.index >= state.manifest.rounds
-            wait_s = state.manifest.timeouts.suspicion_s if met else min(wait_s, self._company.absence_s)
+            wait_s = state.manifest.timeouts.suspicion_s if met else min(wait_s, self._isolation.absence_s)
         return (self._began_at or 0.0) + wait_s
 
     def is_refused(self) -> bool:
@@ -164,11 +164,11 @@ class Start:
         return True
 
     def may_begin(self, now: float) -> bool:
-        """Return whether enough neighbors are met, or the wait is over; log who is absent then."""
-        state, absent = self._state, self._company.absent_at_start(now)
+        """Return whether enough neighbors are met, or the wait is over; log the absent ones then."""
+        state, absent = self._state, self._isolation.absent_at_start(now)
         count = len(state.neighbors)
         enough = count - len(absent) >= state.manifest.start.share * count
-        if not enough and (now < self.deadline or self._company.is_awaited()):
+        if not enough and (now < self.deadline or self._isolation.is_awaited()):
             return False
         if absent:
             waited_s = now - (self._began_at or 0.0)
@@ -180,7 +180,7 @@ class Start:
         state, waited_s = self._state, now - (self._began_at or 0.0)
         if now >= (self._began_at or 0.0) + self._log_after_s:  # the time of the timer
             left_s = max(0.0, self.deadline - now)
-            absent = self._company.absent_at_start(now)
+            absent = self._isolation.absent_at_start(now)
             state.log("info", f"waiting for neighbors {absent}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go")
             self._log_after_s = max(2 * waited_s, state.manifest.timeouts.suspicion_s)
 
@@ -188,23 +188,23 @@ class Start:
         """Yield the times at which something is due here by itself."""
         yield self.deadline
         yield (self._began_at or 0.0) + self._log_after_s
-        yield from (at for at in map(self._company.may_return_until, self._state.neighbors.values()) if at > now)
+        yield from (at for at in map(self._isolation.may_return_until, self._state.neighbors.values()) if at > now)
 
 
 class Waits:
     """The part of the engine that knows what a step waits for: shown by the status, and logged when it takes long."""
 
-    def __init__(self, state: State, pace: Pace, company: Company) -> None:
+    def __init__(self, state: State, pace: Pace, isolation: Isolation) -> None:
         self._state = state
         self._pace = pace
-        self._company = company
+        self._isolation = isolation
         self._log_first_s = state.constants.retry_after_suspicions * state.manifest.timeouts.suspicion_s
         self._log_after_s = self._log_first_s  # how long the wait must last to be logged (again)
         self._step_began_at = 0.0
 
     def waiting_for(self) -> list[int]:
         """Return the neighbors that are waited for: those of `undelivered`, or all if any one of them suffices."""
-        return list(self._state.neighbors) if self._company.is_awaited() else self.undelivered()
+        return list(self._state.neighbors) if self._isolation.is_awaited() else self.undelivered()
 
     def undelivered(self) -> list[int]:
         """Return the neighbors whose models the present step waits for."""

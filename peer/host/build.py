@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator_free_bootstrap import Compared, Graph, canonical_json, digest
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
 from coordinator_free_bootstrap.meaning import with_algorithm
 from coordinator_free_bootstrap.user_file import digest_of_code
 from peer.algorithms.base import Algorithm
@@ -135,10 +135,9 @@ def build_host(
 def _check_model_size(algorithm: Algorithm, model_format: ModelFormat) -> None:
     manifest, whole_bytes = algorithm.manifest, model_format.whole_bytes
     if whole_bytes > manifest.limits.model_bytes_max:
-        raise ConfigError(
-            f"run.limits.model_bytes_max: {manifest.limits.model_bytes_max}, but one model of task '{manifest.task}' "
-            f"takes {whole_bytes} bytes. Raise the limit or take a smaller model."
-        )
+        expected = f"at least {whole_bytes}, the bytes of one model of task {manifest.task!r}"
+        got, fix = str(manifest.limits.model_bytes_max), "Raise the limit or take a smaller model."
+        raise ConfigError(ConfigProblem("run.limits.model_bytes_max", expected, got, fix))
 
 
 def _check_kept_memory(algorithm: Algorithm, travelling: Schema) -> None:

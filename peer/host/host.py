@@ -425,7 +425,7 @@ class PeerHost:
             "owed_to": owed_to,
             "unchanged_s": max(0.0, now - self._changed_at) if self._progress else 0.0,
             "waiting_s": max(0.0, now - state.round.exchange_began_at) if waiting_for or owed_to else 0.0,
-            "deadline_s": max(0.0, state.deadline - now) if waiting_for or owed_to else None,
+            "deadline_s": max(0.0, state.round.deadline - now) if waiting_for or owed_to else None,
             "suspicion_s": self.manifest.timeouts.suspicion_s,
             "neighbors": {str(n): str(neighbor.liveness.state) for n, neighbor in neighbors},
             "neighbor_rounds": {str(n): neighbor.round_index for n, neighbor in neighbors},

@@ -6,7 +6,7 @@ from collections import Counter
 
 LINES_PER_MINUTE_MAX = 6  # of one sender and kind: at most a gigabyte of history a year
 CHANGES_PER_MINUTE_MAX = 60  # of a neighbor's state: an unstable link causes a few, a hostile neighbor any number
-SENDERS_MAX = 1024  # told apart within a minute; in plaintext a caller can claim any id
+SENDERS_MAX = 1024  # distinguished within a minute; in plaintext a caller can claim any id
 _WINDOW_S = 60.0
 
 

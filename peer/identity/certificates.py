@@ -21,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coordinator_free_bootstrap.errors import IdentityError
 from coordinator_free_bootstrap.identity import Subject, dns_name, parse_spiffe_id, spiffe_id
+from coordinator_free_bootstrap.ordinary_file import unreadable
 
 DAYS_DEFAULT = 730  # longer than a study; trust depends on the pin, not on the date
 CLOCK_SKEW = timedelta(days=1)  # the clock of a device without a battery may be behind
@@ -54,9 +55,8 @@ class Certificate:
         try:
             found = x509.load_pem_x509_certificate(data)
         except _UNREADABLE as error:
-            raise IdentityError(
-                f"{source}: expected a PEM certificate ({error}). Make one with `peer keygen`."
-            ) from error
+            fix = "Make one with `peer keygen`."
+            raise IdentityError(unreadable(source, error, fix, "a certificate in PEM")) from error
         return cls._named(found, source)
 
     @classmethod
@@ -69,9 +69,8 @@ class Certificate:
         try:
             found = x509.load_der_x509_certificate(base64.b64decode(text, validate=True))
         except _UNREADABLE as error:
-            raise IdentityError(
-                f"{source}: expected a DER certificate ({error}). Write it with `peer graph pin`."
-            ) from error
+            fix = "Write it with `peer graph pin`."
+            raise IdentityError(unreadable(source, error, fix, "a certificate in DER")) from error
         return cls._named(found, source)
 
     @classmethod

@@ -11,9 +11,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from typing_extensions import override
 
-from coordinator_free_bootstrap.errors import IdentityError, Option
+from coordinator_free_bootstrap.errors import ConfigProblem, IdentityError, Option
 from coordinator_free_bootstrap.identity import Subject
-from coordinator_free_bootstrap.ordinary_file import content_of
+from coordinator_free_bootstrap.ordinary_file import content_of, unreadable, unwritable
 from peer.identity.certificates import DAYS_DEFAULT, Certificate, make_certificate
 from peer.store.state_dir import StateDir
 
@@ -67,8 +67,9 @@ def keygen(directory: Path, federation: str, subject: Subject, *, days: float = 
     private, certificate = make_certificate(federation, subject, days=days)
     files = KeyFiles.of(directory, subject)
     if files.exist():
+        fix = f"To rotate a key, write the new one to another {Option('out')}."
         raise IdentityError(
-            f"{files.key} or .pem exists; to rotate a key, write the new one to another {Option('out')}"
+            ConfigProblem(f"{files.key}", "no file of this name", "an existing key or certificate", fix)
         )
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
@@ -78,7 +79,7 @@ def keygen(directory: Path, federation: str, subject: Subject, *, days: float = 
                 file.write(data)
     except OSError as error:
         raise IdentityError(
-            f"cannot write {error.filename or directory}: {error.strerror}. Choose another {Option('out')}."
+            unwritable(Option("out"), error.filename or directory, error, "Name another folder.")
         ) from error
     return files
 
@@ -96,13 +97,11 @@ def load_key_pair(files: KeyFiles) -> KeyPair:
     try:
         key = serialization.load_pem_private_key(private, None)
     except (ValueError, TypeError) as error:  # TypeError: it is encrypted
-        raise IdentityError(
-            f"{files.key}: expected an unencrypted PEM private key. Make one with `peer keygen`."
-        ) from error
+        expected = "an unencrypted private key in PEM"
+        raise IdentityError(unreadable(str(files.key), error, "Make one with `peer keygen`.", expected)) from error
     if key.public_key() != certificate.parsed.public_key():
-        raise IdentityError(
-            f"{files.key} is not the key of {files.certificate}. Give two files of the same `peer keygen`."
-        )
+        expected, fix = f"the key of {files.certificate}", "Give two files of the same `peer keygen`."
+        raise IdentityError(ConfigProblem(str(files.key), expected, "another key", fix))
     problem = certificate.problem_at(datetime.now(UTC))
     if problem:
         raise IdentityError(f"{files.certificate}: {problem}")
@@ -118,14 +117,10 @@ def read_file(path: Path, what: str) -> bytes:
     try:
         return content_of(path, FILE_BYTES_MAX)
     except FileNotFoundError:
-        raise IdentityError(
-            f"{path}: the {what} is missing. Make one with `peer keygen`, give its folder with {Option('certs')}, or give "
-            f"{Option('insecure')} for plaintext."
-        ) from None
+        fix = f"Make one with `peer keygen`, give its folder with {Option('certs')}, or give {Option('insecure')} for plaintext."
+        raise IdentityError(ConfigProblem(str(path), f"the {what}", "no file", fix)) from None
     except OSError as error:
-        raise IdentityError(
-            f"{path}: the {what} cannot be read ({error}). Check the owner and mode of the file."
-        ) from error
+        raise IdentityError(unreadable(str(path), error, "Check owner and mode of the file.", f"the {what}")) from error
 
 
 def mode_problem(mode: int, *, mounted: bool) -> str | None:
@@ -137,7 +132,7 @@ def mode_problem(mode: int, *, mounted: bool) -> str | None:
             container; their group may read them (PostgreSQL has the same rule).
     """
     if mode & 0o077 & ~(0o040 if mounted else 0):
-        return f"expected mode {'0640' if mounted else '0600'}, got {mode:04o}: other users can access the private key"
+        return f"expected mode {'0640' if mounted else '0600'}, got {mode:04o}, with which other users can access the private key"
     return None
 
 
@@ -148,4 +143,4 @@ def _check_mode(path: Path) -> None:
         return  # `read_file` raises the error
     problem = mode_problem(stat.S_IMODE(found.st_mode), mounted=found.st_uid == 0 and os.geteuid() != 0)
     if problem:
-        raise IdentityError(f"{path}: {problem}. Run chmod 600 {path}")
+        raise IdentityError(f"{path}: {problem}. Run chmod 600 {path}.")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from coordinator_free_bootstrap import Graph, Node, Observer, spiffe_id
-from coordinator_free_bootstrap.errors import IdentityError
+from coordinator_free_bootstrap.errors import ConfigProblem, IdentityError
 from peer.identity.certificates import Certificate
 
 S = TypeVar("S", Node, Observer)
@@ -37,7 +37,7 @@ def pin(graph: Graph, certificates: Iterable[Certificate], *, rotate: bool = Fal
                 f"certificate with --federation {graph.manifest.federation}, or set run.federation."
             )
         if isinstance(subject, int) and subject not in graph.ids:
-            raise IdentityError(f"{where}: peer {subject} is not in the graph; pin certificates of its peers only")
+            raise IdentityError(ConfigProblem(where, "a peer of the graph", f"peer {subject}", "Pin its peers only."))
         if certificate.may_sign_others:
             raise IdentityError(
                 f"{where}: expected a key usage without keyCertSign, got one that allows signing certificates"

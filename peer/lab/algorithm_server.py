@@ -18,6 +18,7 @@ from typing_extensions import TypeVar, override
 from coordinator_free_bootstrap import Graph, Manifest
 from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
 from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms import clustering
 from peer.algorithms.base import Algorithm, StateT
 from peer.algorithms.dfedavg import DFedAvg
 from peer.algorithms.registry import algorithm_named
@@ -26,7 +27,7 @@ from peer.core.averaging import Vector, accumulate, fold
 from peer.lab.network import SimulatedPeer, VirtualNetwork
 from peer.lab.server_keys import refuse_unread
 from peer.lab.simulated import OnRound, SimulatedSettings, simulated_peers, write_run
-from peer.zoo.algorithms import cluster_count, clustering
+from peer.zoo.algorithms import cluster_count
 from peer.zoo.algorithms.apfl import Apfl
 from peer.zoo.algorithms.cgpfl import Cgpfl
 from peer.zoo.algorithms.cgpfl_decisions import CgpflState
@@ -297,7 +298,8 @@ def run_algorithm_server(
 def _close(algorithm: Algorithm, workspace: Workspace, client: SimulatedPeer, rounds: int) -> None:
     """Set the results that a peer has when its run is complete."""
     client.status = "completed"
-    client.host.state.round.index = workspace.round_index = rounds
+    client.host.state.round.enter(rounds, 0)
+    workspace.round_index = rounds
     client.host.state.algorithm_state = workspace.state
     workspace.personalized, metrics = algorithm.final(workspace)
     client.host.last_round = client.host.last_round | metrics

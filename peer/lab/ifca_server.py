@@ -189,7 +189,7 @@ def _close(client: SimulatedPeer, server: _IfcaServer) -> None:
     """Set the results that a peer has when its run is complete."""
     slot = server.chosen(client.peer_id)
     client.status = "completed"
-    client.host.state.round.index = server.manifest.rounds
+    client.host.state.round.enter(server.manifest.rounds, 0)
     client.host.state.algorithm_state = replace(client.host.state.algorithm_state, cluster_index=slot)
     client.host.workspace.models = ModelStore(list(server.models), spare_max=0)
     client.host.workspace.personalized = server.models[slot]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coordinator_free_bootstrap import Graph, canonical_json
-from coordinator_free_bootstrap.errors import ConfigError, Option, ShardError, TaskError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option, ShardError, TaskError, UsageError
 from coordinator_free_bootstrap.meaning import goal
 from coordinator_free_bootstrap.ordinary_file import text_of
 from coordinator_free_bootstrap.strict_json import printable
@@ -203,7 +203,8 @@ def jobs_of(
         and settings.data_root is not None
         and all(used_data_root(m, settings.data_root) is None for m in manifests)
     ):
-        raise UsageError(f"{Option('data_root')}: no task of {experiment.file} uses it. Remove {Option('data_root')}.")
+        why = f"no task of {experiment.file} uses it"
+        raise UsageError(ConfigProblem.without_effect(Option("data_root"), settings.data_root, why))
     return jobs
 
 

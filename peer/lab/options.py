@@ -7,7 +7,8 @@ from typing import Annotated, TypedDict
 from pydantic import Field
 
 from coordinator_free_bootstrap.options import Shown
-from peer.runtime.local_options import Amp, DataRoot
+from peer.learning.device import device_form
+from peer.runtime.local_options import Amp, DataRoot, checked
 
 
 class SimulatedOptions(TypedDict, total=False):
@@ -15,6 +16,7 @@ class SimulatedOptions(TypedDict, total=False):
 
     device: Annotated[
         str,
+        checked(device_form),
         Field(
             "cpu",
             description="cpu, cuda, cuda:N, mps or auto; with Ray cpu or cuda. Not of processes, which are always on auto.",

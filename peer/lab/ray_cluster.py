@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
 from coordinator_free_bootstrap.extras import require
 from coordinator_free_bootstrap.validation import counted
 from peer.lab.demand import Demand
@@ -26,6 +26,7 @@ REACH_S = 10.0
 SURVEY_S = 300.0  # until a node has started a worker: seconds, minutes on a busy machine
 # Ray forks beside gRPC's threads to serve ray:// addresses: without the variable, some of these processes die at once.
 START = "start one with: GRPC_ENABLE_FORK_SUPPORT=0 ray start --head --port=6379"
+_FIX = f"{START[0].upper()}{START[1:]}; or use --backend simulated@local."
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,8 @@ def connected(address: str) -> Iterator[Any]:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
             reason = " ".join(str(error).split())
-            raise UsageError(
-                f"--backend: cannot use the cluster {address}: {reason}; {START}; or use --backend simulated@local"
-            ) from error
+            got = f"{address}: {reason}"
+            raise UsageError(ConfigProblem(Option("backend"), "a cluster that can be used", got, _FIX)) from error
         yield ray
     finally:
         ray.shutdown()
@@ -118,9 +118,8 @@ def _reach(address: str) -> None:
         socket.create_connection((host, port), REACH_S).close()
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
-        raise UsageError(
-            f"--backend: {address} cannot be reached: {reason}; {START}; or use --backend simulated@local"
-        ) from error
+        got = f"{address}: {reason}"
+        raise UsageError(ConfigProblem(Option("backend"), "a cluster that can be reached", got, _FIX)) from error
 
 
 def living_nodes(ray: Any) -> list[RayNode]:
@@ -203,10 +202,9 @@ def refuse_impossible(label: str, demand: Demand, share: float, nodes: Sequence[
         return
     gpu = f", {share:.2g} of a GPU ({_gb(demand.gpu_memory)})" if share else ""
     has = "; ".join(f"{node.name} {node.cpus:g} cores, {_gb(node.memory)}, {node.gpus:g} GPUs" for node in nodes)
-    raise UsageError(
-        f"--backend: {label} needs {counted(demand.cpus, 'core')}, {_gb(demand.memory)} of memory (estimated){gpu}; "
-        f"no node has that: {has or 'there is none'}. Use fewer --threads, a smaller --scale, or add a node."
-    )
+    needed = f"{counted(demand.cpus, 'core')}, {_gb(demand.memory)} of memory (estimated){gpu}"
+    fix = "Use fewer --threads, a smaller --scale, or add a node."
+    raise UsageError(ConfigProblem(Option("backend"), f"a node with {needed} for {label}", has or "none", fix))
 
 
 def _gb(size: float) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from coordinator_free_bootstrap.errors import ConfigError, PeerError, RunFailed, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, PeerError, RunFailed, UsageError
 from coordinator_free_bootstrap.validation import counted
 from peer.lab.demand import Demand, demand_of
 from peer.lab.fingerprint import differences, fingerprint
@@ -73,7 +73,8 @@ def run_on_node(order: Order, contents: dict[DataFile, Any] | None, board: Any) 
     import ray
 
     if wrong := differences(fingerprint(), order.fingerprint):
-        raise ConfigError(f"{socket.gethostname()} has {', '.join(wrong)}. Install the same versions on every node.")
+        expected, fix = "the versions of the node with the command", "Install the same versions on every node."
+        raise ConfigError(ConfigProblem(f"node {socket.gethostname()}", expected, ", ".join(wrong), fix))
     job, fetched = order.job, 0
     if order.data is not None:
         fetch = None if contents is None else lambda file: bytes(ray.get(contents[file]))
@@ -154,7 +155,7 @@ def run_on_ray(
         out: folder of all results.
         keep: whether run directories are kept.
         command: the user's command line, stored in the results.
-        progress: is started when the runs start, and told rounds, results and losses.
+        progress: shows rounds, results and losses; starts when the runs start.
 
     Raises:
         UsageError: the cluster cannot be used, or no node can ever start one of the runs.

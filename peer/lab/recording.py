@@ -25,12 +25,12 @@ class Recording:
         }
         self.lines.append((kind, stamp | fields))
 
-    def write(self, place: StateDir, incarnation: int) -> None:
+    def write(self, state_dir: StateDir, incarnation: int) -> None:
         """Append all lines to the history in a state directory.
 
         Raises:
             StorageError: they cannot be written.
         """
-        with HistoryWriter(place.history, incarnation=incarnation) as history:
+        with HistoryWriter(state_dir.history, incarnation=incarnation) as history:
             for kind, fields in self.lines:
                 history.write(kind, **fields)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coordinator_free_bootstrap import Graph, save_graph
-from coordinator_free_bootstrap.errors import ShardError
+from coordinator_free_bootstrap.errors import ConfigProblem, ShardError
 from coordinator_free_bootstrap.meaning import first_refusal, goal
 from peer.algorithms.registry import algorithm_for
 from peer.host import InitialModels, build_host
@@ -212,7 +212,7 @@ def simulated_peers(
     if unlike := first_refusal(
         {peer_id: peer.host.compared.meaning for peer_id, peer in network.peers.items()}, graph.edges
     ):
-        raise ShardError(f"peers cannot train together: {unlike.reason}")
+        raise ShardError(ConfigProblem("shards", "data of one meaning at all peers", unlike.reason))
     return network.peers
 
 

@@ -35,7 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coordinator_free_bootstrap import Kind, Manifest, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
 from coordinator_free_bootstrap.options import given_keys
-from coordinator_free_bootstrap.ordinary_file import text_of
+from coordinator_free_bootstrap.ordinary_file import text_of, unreadable
 from coordinator_free_bootstrap.validation import joined, sentences
 from peer.algorithms.registry import algorithms
 from peer.lab.algorithm_server import AlgorithmServerOptions, check_server
@@ -181,11 +181,10 @@ def load_experiment(path: Path) -> Experiment:
     try:
         data = tomllib.loads(text_of(path))
     except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read: {error.strerror or error}. Give an experiment file, such as papers/suite/suite.toml."
-        ) from error
+        fix = "Give an experiment file, such as papers/suite/suite.toml."
+        raise ConfigError(unreadable(str(path), error, fix)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from error
+        raise ConfigError(ConfigProblem(str(path), "an experiment file in TOML", f"another text ({error})")) from error
     try:
         experiment = Experiment.model_validate({**data, "file": path.stem})
     except ValidationError as error:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from coordinator_free_bootstrap.errors import UsageError
-from coordinator_free_bootstrap.ordinary_file import text_of
+from coordinator_free_bootstrap.ordinary_file import text_of, unreadable
 from coordinator_free_bootstrap.validation import joined, sentences
 from peer.lab.table import ResultTable
 from peer.store.files import write_atomic
@@ -43,7 +43,7 @@ def read_tables(path: Path) -> tuple[ResultTable, ...]:
     except ValidationError as error:
         raise UsageError(joined(str(path), sentences(error, ResultFile, found))) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: expected what peer experiment table --out writes, got: {error}") from error
+        raise UsageError(unreadable(str(path), error, expected="what peer experiment table --out writes")) from error
 
 
 def write_tables(folder: Path, tables: Sequence[ResultTable]) -> list[Path]:

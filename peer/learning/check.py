@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from typing_extensions import override
 
-from coordinator_free_bootstrap.errors import PeerError, TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, PeerError, TaskError
 from coordinator_free_bootstrap.meaning import goal, summary
 from coordinator_free_bootstrap.user_file import USER_ERRORS, described
 from coordinator_free_bootstrap.validation import counted
@@ -82,7 +82,8 @@ def check_task(
 
     theta = learner.initial_model(0)
     if not np.array_equal(theta, learner.initial_model(0)):
-        raise TaskError("make_model: expected the same values for the same seed. Draw random numbers only from torch.")
+        fix = "Draw random numbers only from torch."
+        raise TaskError(ConfigProblem("make_model", "the same values for the same seed", "others", fix))
     findings.append(Finding("initialization", "the same values for the same seed"))
     before = learner.evaluate(theta, "train")
     trained, stats = learner.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=learning_rate, unit="step"))

@@ -9,6 +9,17 @@ from typing import Literal
 from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option
 
 
+def device_form(text: str) -> str:
+    """Return the name of a device.
+
+    Raises:
+        ValueError: another form; the text says what is allowed.
+    """
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", text):
+        raise ValueError("auto, cpu, cuda, cuda:N or mps")
+    return text
+
+
 def device_named(name: str) -> str:
     """Return the device that ``--device`` means on this machine: cpu, cuda, cuda:N or mps.
 
@@ -21,8 +32,10 @@ def device_named(name: str) -> str:
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|mps|cuda(:\d{1,3})?", name):
-        raise ConfigError(ConfigProblem(Option("device"), "one of auto, cpu, cuda, cuda:N, mps", repr(name)))
+    try:
+        device_form(name)
+    except ValueError as error:
+        raise ConfigError(ConfigProblem(Option("device"), str(error), repr(name))) from None
     if name == "mps" and not torch.backends.mps.is_available():
         raise ConfigError(
             ConfigProblem(Option("device"), "cpu or auto, as this machine's torch sees no Apple GPU", repr(name))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric as Family
 
-from coordinator_free_bootstrap.errors import ConfigError, Option
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option
 from peer.observe.metrics import PeerMetrics, StateGauge
 from peer.observe.metrics_http import serve
 from peer.wire.ports import why_not_bound
@@ -53,10 +53,9 @@ def metrics_page(port: int, host: str = "127.0.0.1") -> Iterator[MetricsPage]:
     try:
         server, thread = serve(page.registry, port, host)
     except OSError as error:
-        raise ConfigError(
-            f"{Option('metrics')}: address {host}:{port} {why_not_bound(host, port) or f'({error.strerror})'}. "
-            "Choose a free port of this machine."
-        ) from error
+        got = f"{host}:{port}: the address {why_not_bound(host, port) or f'cannot be bound ({error.strerror})'}"
+        problem = ConfigProblem(Option("metrics"), "a free port of this machine", got, "Choose another port.")
+        raise ConfigError(problem) from error
     try:
         yield page
     finally:

@@ -19,11 +19,11 @@ def about(host: PeerHost, edges: Edges, ended: asyncio.Future[str] | None, *, cl
         ended: how it ended; None before its start.
         clusters: whether its true cluster is included.
     """
-    told: ProcessStatus = {"routes": {str(neighbor): edges.kind(neighbor) for neighbor in host.state.neighbors}}
+    status: ProcessStatus = {"routes": {str(neighbor): edges.kind(neighbor) for neighbor in host.state.neighbors}}
     if ended is not None and ended.done():
         error = ended.exception()
         outcome = ended.result() if error is None else outcome_of(error)
-        told["outcome"], told["exit_code"] = outcome, exit_code_of(error or outcome)
+        status["outcome"], status["exit_code"] = outcome, exit_code_of(error or outcome)
     if clusters:
-        told["true_cluster"] = main_cluster(host.workspace.true_cluster)
-    return told
+        status["true_cluster"] = main_cluster(host.workspace.true_cluster)
+    return status

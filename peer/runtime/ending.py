@@ -43,10 +43,10 @@ def wait_for_signal(reason: str) -> None:
         signal.set_wakeup_fd(-1)
 
 
-def is_completed(place: StateDir) -> bool:
+def is_completed(state_dir: StateDir) -> bool:
     """Return whether the summary of a state directory says that all rounds are done; False if it cannot be read."""
     try:
-        summary = json.loads(content_of(place.summary))
+        summary = json.loads(content_of(state_dir.summary))
     except (OSError, ValueError, RecursionError):
         return False
     if not isinstance(summary, dict):

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, cast
 
 from pydantic import AfterValidator, Field
 
-from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
+from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.graph import split_address
-from coordinator_free_bootstrap.options import EffectiveWhen, Shown, Texts, model_of, parsed
+from coordinator_free_bootstrap.options import EffectiveWhen, Shown, Texts, model_of, parsed, refuse_replaced
+from peer.learning.device import device_form
 
 if TYPE_CHECKING:
     from peer.observe.metrics_page import MetricsPage
@@ -93,7 +94,7 @@ def limits_form(text: str) -> tuple[str | None, str | None]:
     return up or None, down or None
 
 
-def _checked(form: Callable[[Any], object]) -> AfterValidator:
+def checked(form: Callable[[Any], object]) -> AfterValidator:
     """Return what refuses a value that a function cannot read, and changes no other."""
 
     def check(given: Any) -> Any:
@@ -136,6 +137,7 @@ class LocalOptions(TypedDict, total=False):
     ]
     listen: Annotated[
         str | None,
+        checked(split_address),
         Field(
             None,
             description="host:port to listen on; [::]:7400: all IPv4 and IPv6 addresses. Default: as in the graph file.",
@@ -143,7 +145,7 @@ class LocalOptions(TypedDict, total=False):
     ]
     data_root: DataRoot
     shard: Annotated[PathText | None, Field(None, description="Shard file or folder with this peer's data.")]
-    device: Annotated[str, Field("auto", description="auto, cpu, cuda, cuda:N or mps.")]
+    device: Annotated[str, checked(device_form), Field("auto", description="auto, cpu, cuda, cuda:N or mps.")]
     amp: Amp
     threads: Annotated[int, Field(1, ge=1, description="PyTorch threads on the CPU.")]
     download: Download
@@ -163,7 +165,7 @@ class LocalOptions(TypedDict, total=False):
     ]
     limit: Annotated[
         str | None,
-        _checked(limits_form),
+        checked(limits_form),
         Field(
             None,
             description="Bytes per second to all neighbors together, and from them: 2MB, 2MB:5MB or :5MB. Default: as in the "
@@ -174,7 +176,7 @@ class LocalOptions(TypedDict, total=False):
     proxy: ThroughProxy
     metrics: Annotated[
         str | int | None,
-        _checked(listen_address),
+        checked(listen_address),
         Field(None, description="Serve Prometheus metrics here, unencrypted; without HOST on 127.0.0.1 only."),
         Shown(metavar="[HOST:]PORT"),
     ]
@@ -215,7 +217,7 @@ class LocalOptions(TypedDict, total=False):
     export: Exports
     log: Annotated[
         str,
-        _checked(log_form),
+        checked(log_form),
         Field(
             "info", description="Lowest level of log lines on stderr: debug, info, warning or error; ,json: as JSON."
         ),
@@ -230,9 +232,7 @@ def complete_options(peer_id: int, given: Mapping[str, object]) -> LocalOptions:
         UsageError: an option is unknown, removed, out of range or without effect.
     """
     given = {name: value for name, value in given.items() if value is not None}
-    for name in REPLACED.keys() & given.keys():
-        instead, form = REPLACED[name]
-        raise UsageError(ConfigProblem(Option(name), f"{Option(instead)} {form}", "a removed option"))
+    refuse_replaced(given, REPLACED)
     read = parsed(model_of(LocalOptions), given, error=UsageError, owner="peer.run")
     options = {name: getattr(read, name) for name in type(read).model_fields}
     options["state_dir"] = options["state_dir"] or Path("state", f"peer-{peer_id}").absolute()

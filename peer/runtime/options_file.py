@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError, written_as
 from coordinator_free_bootstrap.options import fields_of
+from coordinator_free_bootstrap.ordinary_file import unreadable
 from coordinator_free_bootstrap.validation import near
 from peer.runtime.local_options import REPLACED, LocalOptions
 
@@ -29,10 +30,8 @@ def options_in(path: Path) -> dict[str, object]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        found = getattr(error, "strerror", None) or str(error)
-        raise UsageError(
-            ConfigProblem(Option("options"), "a file of options such as threads = 2 (TOML)", f"{path}: {found}")
-        ) from None
+        expected = "a file of options such as threads = 2 (TOML)"
+        raise UsageError(unreadable(f"{Option('options')} {path}", error, expected=expected)) from None
     given = {name.replace("-", "_"): value for name, value in content.items()}
     known = fields_of(LocalOptions)
     for name in given:

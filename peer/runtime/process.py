@@ -19,7 +19,7 @@ from peer.runtime.assembly import Assembled, LocalSettings, assemble
 from peer.runtime.resources import memory_errors, require_threads
 from peer.runtime.results import exit_code_of, outcome_of, write_results
 from peer.runtime.signals import Signals
-from peer.runtime.slow_start import told
+from peer.runtime.slow_start import log_while
 from peer.runtime.world import AsyncioWorld
 from peer.store.system import require_unix
 from peer.wire.address import require_own_address
@@ -82,7 +82,7 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
         tls = transport_security(peer_id, graph, settings)
         if settings.options["require_own_address"] and own:
             require_own_address(peer_id, own, settings.options["listen"] or own)
-        with memory_errors(), named_packages(), told("loading the task, its data and the state directory"):
+        with memory_errors(), named_packages(), log_while("loading the task, its data and the state directory"):
             world = AsyncioWorld(assemble(peer_id, graph, settings), tls)
     except PeerError:
         _tell_state(settings, "failed")

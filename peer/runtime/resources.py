@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
 from coordinator_free_bootstrap.ordinary_file import content_of
 
 THREADS = 16  # measured: a peer has 10, and gRPC starts some for a while
@@ -35,10 +35,9 @@ def require_threads(count: int = THREADS) -> None:
             thread.start()
             threads.append(thread)
     except RuntimeError as error:
-        raise ConfigError(
-            f"threads: the system allows {len(threads)} more of this user's or this container's; a peer needs {count}. Raise the "
-            "limit: ulimit -u (systemd: TasksMax, containers: --pids-limit)."
-        ) from error
+        fix = "Raise the limit of this user or container: ulimit -u (systemd: TasksMax, containers: --pids-limit)."
+        problem = ConfigProblem("threads", f"{count}, which a peer needs", f"a limit of {len(threads)} more", fix)
+        raise ConfigError(problem) from error
     finally:
         done.set()
         for thread in threads:
@@ -57,10 +56,9 @@ def require_memory(models: int, parameters: int) -> None:
     """
     needed, free = MODELS_EACH * models * 4 * parameters, free_memory()
     if free is not None and needed > free:
-        raise ConfigError(
-            f"memory: {models} models of {parameters} parameters need at least {megabytes(needed)}, and {megabytes(free)} are "
-            "free. Take a machine or a container with more memory, a smaller model, or fewer run.clusters."
-        )
+        expected = f"at least {megabytes(needed)} for {models} models of {parameters} parameters"
+        fix = "Take a machine or a container with more memory, a smaller model, or fewer run.clusters."
+        raise ConfigError(ConfigProblem("memory", expected, f"{megabytes(free)} free", fix))
 
 
 def disk_note(directory: Path, checkpoint_bytes: int) -> str | None:
@@ -90,11 +88,10 @@ def memory_errors() -> Iterator[None]:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in _NO_MEMORY):
             raise
         free = free_memory()
-        found = "" if free is None else f", {megabytes(free)} are free"
-        raise ConfigError(
-            f"memory: data and models of this peer do not fit{found} ({' '.join(str(error).split()) or 'allocation failed'}). "
-            "Take a machine or a container with more memory, fewer samples or a smaller model."
-        ) from error
+        found = "too little" if free is None else f"{megabytes(free)} free"
+        got = f"{found} ({' '.join(str(error).split()) or 'allocation failed'})"
+        fix = "Take a machine or a container with more memory, fewer samples or a smaller model."
+        raise ConfigError(ConfigProblem("memory", "enough for data and models of this peer", got, fix)) from error
 
 
 def free_memory() -> int | None:

@@ -43,7 +43,7 @@ def exit_code_of(ending: str | BaseException) -> int:
 
 def write_results(
     host: PeerHost,
-    place: StateDir,
+    state_dir: StateDir,
     status: str,
     seconds: float,
     *,
@@ -55,7 +55,7 @@ def write_results(
 
     Args:
         host: the peer.
-        place: where to.
+        state_dir: of the peer.
         status: how the run ended.
         seconds: that it took.
         algorithm: its name, if it is not the manifest's.
@@ -76,11 +76,11 @@ def write_results(
     }
     for slot in range(host.algorithm.slots if models else 0):
         about = metadata | {"role": f"{CLUSTER} {slot}"}
-        save_model(place.cluster_model(slot), workspace.models.model(slot), host.format.schema, about)
+        save_model(state_dir.cluster_model(slot), workspace.models.model(slot), host.format.schema, about)
     if models and workspace.personalized is not None:
         vector, schema, weights = predictor_of(workspace, metadata["predictor"])
         about = metadata | {"role": PERSONALIZED} | ({"weights": json.dumps(weights)} if weights else {})
-        save_model(place.personalized_model, vector, schema, about)
+        save_model(state_dir.personalized_model, vector, schema, about)
     summary: Summary = {
         "peer_id": run.peer_id,
         "status": status,
@@ -102,7 +102,7 @@ def write_results(
     }
     if "metrics" in host.last_round:
         summary["metrics"] = host.last_round["metrics"]
-    write_json(place.summary, summary)
+    write_json(state_dir.summary, summary)
 
 
 def predictor_of(workspace: Workspace, predictor: str) -> tuple[Vector, Schema, list[float]]:

@@ -40,17 +40,19 @@ class _EngineState(BaseModel):
     refusals: dict[str, int]
 
 
-def state_files(place: StateDir, peer_id: int, graph: Graph, learner: TorchLearner) -> tuple[CheckpointStore, Origin]:
+def state_files(
+    state_dir: StateDir, peer_id: int, graph: Graph, learner: TorchLearner
+) -> tuple[CheckpointStore, Origin]:
     """Return the checkpoints in a state directory, as those of this run, and the run that the directory belongs to."""
     checkpoints = CheckpointStore(
-        place.checkpoints,
+        state_dir.checkpoints,
         peer_id=peer_id,
         manifest_digest=digest(graph.manifest),
         graph_digest=graph.digest,
         schema_digest=learner.schema.digest,
         frozen_digest=learner.frozen_digest,
     )
-    return checkpoints, Origin(place.origin, peer_id, graph, learner.schema, learner.frozen_digest, learner.meaning)
+    return checkpoints, Origin(state_dir.origin, peer_id, graph, learner.schema, learner.frozen_digest, learner.meaning)
 
 
 def notes_of(checkpoints: CheckpointStore, run: Origin, incarnations: IncarnationFile) -> list[str]:
@@ -60,7 +62,7 @@ def notes_of(checkpoints: CheckpointStore, run: Origin, incarnations: Incarnatio
 
 
 def saved_state(
-    place: StateDir,
+    state_dir: StateDir,
     checkpoints: CheckpointStore,
     run: Origin,
     algorithm: Algorithm,
@@ -72,7 +74,7 @@ def saved_state(
     """Return the checkpoint to resume from, None at a first start; afterwards the directory belongs to this run.
 
     Args:
-        place: the state directory, locked.
+        state_dir: the state directory, locked.
         checkpoints: in it.
         run: this run.
         algorithm: of this peer.
@@ -85,18 +87,18 @@ def saved_state(
         StorageError: the directory cannot be read or written.
     """
     try:
-        saved = _usable(place, checkpoints, run, algorithm, schema)
+        saved = _usable(state_dir, checkpoints, run, algorithm, schema)
     except CheckpointCorrupt as error:
         if not discard:
             raise CheckpointCorrupt(f"{error}. {remedy or _anew()}") from error
-        log.warning("%s; moved to %s", error, place.set_aside())
-        place.create()
+        log.warning("%s; moved to %s", error, state_dir.set_aside())
+        state_dir.create()
         saved = None
     else:
         if discard:
             log.warning(
                 f"{Option('discard_state')} has no effect: %s has %s",
-                place.root,
+                state_dir.root,
                 f"the state of this run, which is resumed after {saved.round_index} rounds" if saved else "no state",
             )
     run.write()
@@ -112,26 +114,28 @@ def _anew() -> str:
 
 
 def _usable(
-    place: StateDir, checkpoints: CheckpointStore, run: Origin, algorithm: Algorithm, schema: Schema
+    state_dir: StateDir, checkpoints: CheckpointStore, run: Origin, algorithm: Algorithm, schema: Schema
 ) -> Checkpoint | None:
     """Return the newest checkpoint of this run; raises CheckpointCorrupt for a state that another run has made."""
     if checkpoints.is_empty:  # nothing was learned, so nothing can be lost
         return None
     if others := run.differences():
         raise CheckpointCorrupt(
-            f"state directory {place.root}: expected the state of this run, got another: {listed(others)}"
+            f"state directory {state_dir.root}: expected the state of this run, got another: {listed(others)}"
         )
     saved = checkpoints.load_latest()
     if saved is None:
         if checkpoints.foreign:
             raise CheckpointCorrupt(
-                f"state directory {place.root}: expected the state of this run, got another: {checkpoints.foreign[0]}"
+                f"state directory {state_dir.root}: expected the state of this run, got another: {checkpoints.foreign[0]}"
             )
-        log.warning("no checkpoint can be used: moved to %s; starting at round 0", place.set_aside(history=False))
-        place.create()
+        log.warning("no checkpoint can be used: moved to %s; starting at round 0", state_dir.set_aside(history=False))
+        state_dir.create()
         return None
     if problem := _problem(saved, algorithm, schema):
-        raise CheckpointCorrupt(f"state directory {place.root}: the checkpoint of round {saved.round_index} {problem}")
+        raise CheckpointCorrupt(
+            f"state directory {state_dir.root}: the checkpoint of round {saved.round_index} {problem}"
+        )
     return saved
 
 

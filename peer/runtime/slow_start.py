@@ -14,7 +14,7 @@ log = logging.getLogger("peer")
 
 
 @contextmanager
-def told(work: str, every_s: float = EVERY_S) -> Iterator[None]:
+def log_while(work: str, every_s: float = EVERY_S) -> Iterator[None]:
     """Log what this process does, and for how long, while the block runs; a block shorter than `every_s` logs nothing.
 
     Args:
@@ -23,11 +23,11 @@ def told(work: str, every_s: float = EVERY_S) -> Iterator[None]:
     """
     ended, began = threading.Event(), time.monotonic()
 
-    def tell() -> None:
+    def log_progress() -> None:
         while not ended.wait(every_s):
             log.info("%s, %.0f s so far", work, time.monotonic() - began)
 
-    thread = threading.Thread(target=tell, name="slow start", daemon=True)
+    thread = threading.Thread(target=log_progress, name="slow start", daemon=True)
     thread.start()
     try:
         yield

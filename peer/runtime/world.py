@@ -89,8 +89,8 @@ class AsyncioWorld:
         small = self.host.format.whole_bytes <= SMALL_BYTES
         self._folds_here = self._views and small and self.host.receiving.screens_by_norm()
         self._wire_bytes_before = 0
-        self._certificates_told: set[tuple[int, str]] = set()
-        self._slow_told: set[int] = set()  # neighbors
+        self._certificates_logged: set[tuple[int, str]] = set()
+        self._slow_logged: set[int] = set()  # neighbors
         self._ended = False
         self.host.connect(self)
 
@@ -264,8 +264,8 @@ class AsyncioWorld:
     def _log_certificates(self, neighbor: int) -> None:
         """Log once where a certificate that ended during the run is why a call failed: TLS reports it to one end only."""
         problem = self._tls.problem_with(neighbor) if isinstance(self._tls, MutualTls) else ""
-        if problem and (neighbor, problem) not in self._certificates_told:
-            self._certificates_told.add((neighbor, problem))
+        if problem and (neighbor, problem) not in self._certificates_logged:
+            self._certificates_logged.add((neighbor, problem))
             self.log(do.Log("error", f"peer {neighbor} cannot be called: {problem}", neighbor, "certificate"))
 
     def raise_incarnation(self, above: int) -> int | None:
@@ -342,8 +342,8 @@ class AsyncioWorld:
     def _log_slow_link(self, neighbor: int, what: str) -> None:
         """Log once what to do about a link that is too slow for a model."""
         advice = self._pacing.advice(neighbor, self.host.state.model_bytes, self.manifest.timeouts)
-        if advice and neighbor not in self._slow_told:
-            self._slow_told.add(neighbor)
+        if advice and neighbor not in self._slow_logged:
+            self._slow_logged.add(neighbor)
             self.log(do.Log("warning", f"a model for peer {neighbor} {what}: {advice}", neighbor, "slow"))
 
     def retry_if_stalled(self, neighbor: int, quiet_s: float) -> None:

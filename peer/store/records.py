@@ -70,16 +70,16 @@ MoreMetrics = Annotated[list[MetricRecord], Field(max_length=MORE_METRICS_MAX)]
 # ---- lines of a history -------------------------------------------------------------------------------------------------
 
 
-def told(help: str, unit: str = "", prometheus: Literal["", "counter", "gauge"] = "") -> Entry:
+def observable(help: str, unit: str = "", prometheus: Literal["", "counter", "gauge"] = "") -> Entry:
     """Return the entry of a field that observers may know."""
-    return Entry(help, unit, told=True, prometheus=prometheus)
+    return Entry(help, unit, observable=True, prometheus=prometheus)
 
 
 class Line(TypedDict, total=False):
     """What lines of any kind have beside their ``kind``."""
 
-    t: Annotated[Number | None, told("seconds since the process opened the file, monotonic")]
-    time: Annotated[Time | None, told("wall clock, ISO 8601, UTC")]
+    t: Annotated[Number | None, observable("seconds since the process opened the file, monotonic")]
+    time: Annotated[Time | None, observable("wall clock, ISO 8601, UTC")]
     incarnation: Annotated[Count | None, Entry("of the process, higher after each start")]
 
 
@@ -114,8 +114,8 @@ class StartLine(Line, StartFields, total=False):
 class AlgorithmFields(TypedDict, total=False):
     """The parts of an algorithm's state that reports compute with; observers get some of them, if the peer's owner allows it."""
 
-    mixture: Annotated[Weights | None, told("FedSPD, FedEM, FedSoft: weight of each cluster")]
-    soft_mixture: Annotated[Weights | None, told("FedEM: pi, which is not a count of samples")]
+    mixture: Annotated[Weights | None, observable("FedSPD, FedEM, FedSoft: weight of each cluster")]
+    soft_mixture: Annotated[Weights | None, observable("FedEM: pi, which is not a count of samples")]
     confusion: Annotated[Confusion | None, Entry("samples [true][label], if the true clusters are known")]
     class_explains: Annotated[
         Number | None, Entry("share of the samples with the commonest label of their class, if there are classes")
@@ -131,8 +131,8 @@ class AlgorithmFields(TypedDict, total=False):
             "null: no group was left, the cluster is empty"
         ),
     ]
-    candidates: Annotated[PeerIds | None, told("DPFL: Ω, a list of peers")]
-    collaborators: Annotated[PeerIds | None, told("DPFL: C, a list of peers")]
+    candidates: Annotated[PeerIds | None, observable("DPFL: Ω, a list of peers")]
+    collaborators: Annotated[PeerIds | None, observable("DPFL: C, a list of peers")]
     gain: Annotated[
         object, Entry("DPFL: validation loss of the own model minus that of the average with `collaborators`")
     ]
@@ -150,20 +150,19 @@ class ResultFields(TypedDict, total=False):
 
     cluster_index: Annotated[
         Count | None,
-        told("cluster of the evaluation model, its slot; not in algorithms with one model", prometheus="gauge"),
+        observable("cluster of the evaluation model, its slot; not in algorithms with one model", prometheus="gauge"),
     ]
     selected_cluster: Annotated[
         Annotated[int, Field(ge=-1, le=CLUSTERS_MAX)] | None,
         Entry("FedSPD: slot that was trained and sent; -1: none, sits out, or all are exchanged"),
     ]
     metric_value: Annotated[
-        Number | None, told("the task's metric of the evaluation model on the test set, null without evaluation")
+        Number | None, observable("the task's metric of the evaluation model on the test set, null without evaluation")
     ]
     metric_shared: Annotated[
         Number | None,
         Entry(
-            "the same of the model that travels, where the evaluation model is a personal one (`pfedme`, `ditto`, `apfl`, "
-            "`perfedavg`, `cgpfl`, `dpfl`), or several models predict (`blend`)"
+            "the same of the model that travels, where the evaluation model is a personal one, or several models predict"
         ),
     ]
     metric_train: Annotated[
@@ -173,11 +172,13 @@ class ResultFields(TypedDict, total=False):
             "metric needs all outputs at once"
         ),
     ]
-    loss: Annotated[Number | None, told("mean loss of the evaluation model on the test set", prometheus="gauge")]
-    train_loss: Annotated[Number | None, told("mean training loss", prometheus="gauge")]
+    loss: Annotated[Number | None, observable("mean loss of the evaluation model on the test set", prometheus="gauge")]
+    train_loss: Annotated[Number | None, observable("mean training loss", prometheus="gauge")]
     metrics: Annotated[
         Metrics | None,
-        told("values of the task's `more_metrics` by name, where it has some; in trackers and tables `metrics.NAME`"),
+        observable(
+            "values of the task's `more_metrics` by name, where it has some; in trackers and tables `metrics.NAME`"
+        ),
     ]
     state: Annotated[AlgorithmFields | None, Entry("the algorithm's state, see below")]
 
@@ -185,12 +186,14 @@ class ResultFields(TypedDict, total=False):
 class RoundFields(TypedDict, total=False):
     """What happened in a round."""
 
-    active: Annotated[bool | None, told("whether the peer trained in this round (`run.participation`)")]
-    seconds: Annotated[dict[str, Number | None] | None, told(f"per phase: {', '.join(PHASES)}", "seconds")]
-    folded: Annotated[ArrivalRows | None, told("list of [neighbor, incarnation, round, step, slot], in fold order")]
-    missing: Annotated[PeerIds | None, told("ids of neighbors whose models were missing when the round closed")]
+    active: Annotated[bool | None, observable("whether the peer trained in this round (`run.participation`)")]
+    seconds: Annotated[dict[str, Number | None] | None, observable(f"per phase: {', '.join(PHASES)}", "seconds")]
+    folded: Annotated[
+        ArrivalRows | None, observable("list of [neighbor, incarnation, round, step, slot], in fold order")
+    ]
+    missing: Annotated[PeerIds | None, observable("ids of neighbors whose models were missing when the round closed")]
     rejected: Annotated[dict[Word, Count] | None, Entry("complete arrivals that failed screening, by refusal code")]
-    neighbors_alive: Annotated[Count | None, told("when the round closed", "neighbors")]
+    neighbors_alive: Annotated[Count | None, observable("when the round closed", "neighbors")]
     restores: Annotated[
         Count | None,
         Entry(
@@ -204,7 +207,7 @@ class RoundLine(Line, ResultFields, RoundFields, total=False):
     """One completed round."""
 
     kind: Required[Literal["round"]]
-    round_index: Annotated[Required[int], Field(ge=0, le=2**31), told("0-based")]
+    round_index: Annotated[Required[int], Field(ge=0, le=2**31), observable("0-based")]
 
 
 class CompletedField(TypedDict, total=False):
@@ -272,7 +275,7 @@ class CaughtUpLine(Line, total=False):
 
 HistoryLine = (
     StartLine | RoundLine | NeighborLine | RefusedLine | CheckpointLine | CaughtUpLine | LeaveLine | EndLine
-)  # told apart by ``kind``
+)  # distinguished by ``kind``
 KINDS: Mapping[str, type] = {get_args(get_type_hints(each)["kind"])[0]: each for each in get_args(HistoryLine)}
 
 

@@ -11,7 +11,7 @@ from typing import get_args
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import Option, TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, TaskError
 from coordinator_free_bootstrap.installed import installed
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.user_file import USER_ERRORS, Named, described, load_object, names_file, surroundings
@@ -96,10 +96,9 @@ def find_task_file(task: str, model_file: Path) -> str:
         if (folder / path_text).is_file():
             return f"{folder / path_text}:{name}"
     searched = ", ".join(map(str, (Path.cwd(), *folders)))
-    raise TaskError(
-        f"task: expected the file {path_text!r}, with which {model_file} was trained, in {searched}. "
-        f"Give its path with {Option('task')}, such as path/to/{Path(path_text).name}:{name}."
-    )
+    expected = f"the file {path_text!r}, with which {model_file} was trained, in {searched}"
+    fix = f"Give its path with {Option('task')}, such as path/to/{Path(path_text).name}:{name}."
+    raise TaskError(ConfigProblem("task", expected, "none", fix))
 
 
 def absolute_task(task: str) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
-from coordinator_free_bootstrap.ordinary_file import ordinary_file
+from coordinator_free_bootstrap.ordinary_file import ordinary_file, unreadable
 from coordinator_free_bootstrap.validation import counted
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def read_pixels(path: Path, sample_shape: tuple[int, ...]) -> Picture:
                 conversions.append("turned upright, as its orientation says")
             pixels = np.asarray(scaled.resize((width, height), Image.Resampling.BILINEAR))
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise TaskError(f"picture: {path} cannot be read: {error}. Give an image file, such as PNG or JPEG.") from error
+        fix = "Give an image file, such as PNG or JPEG."
+        raise TaskError(unreadable(f"picture: {path}", error, fix, "a picture")) from error
     pixels = np.broadcast_to(pixels, (channels, height, width)) if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     return Picture(np.ascontiguousarray(pixels), tuple(conversions))
 

@@ -15,8 +15,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from coordinator_free_bootstrap.errors import ShardError, TaskError
-from coordinator_free_bootstrap.ordinary_file import ordinary_file
+from coordinator_free_bootstrap.errors import ConfigProblem, ShardError, TaskError
+from coordinator_free_bootstrap.ordinary_file import ordinary_file, unreadable, unwritable
 from peer.tasks.arrays import by_name, take_all
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Shard
@@ -55,7 +55,7 @@ def save_shard(path: Path, shard: Shard) -> None:
         save_file(contiguous, partial, metadata={**about, "format": FORMAT})
         os.replace(partial, path)
     except (OSError, SafetensorError) as error:
-        raise ShardError(f"shard: {path} cannot be written: {error}. Give a path in a writable folder.") from error
+        raise ShardError(unwritable("shard", path, error)) from error
 
 
 def load_shard_file(path: Path) -> Shard:
@@ -71,9 +71,10 @@ def load_shard_file(path: Path) -> Shard:
             tensors: dict[str, Any] = {name: mapped.get(name) for name in file.keys()}  # noqa: SIM118
             tensors |= {name: file.get_tensor(name) for name, array in tensors.items() if array is None}
     except FileNotFoundError as error:
-        raise ShardError(f"shard: expected the file {path}. Make it with `peer data split`.") from error
+        raise ShardError(unreadable(f"shard: {path}", error, "Make it with `peer data split`.")) from error
     except (OSError, SafetensorError, TypeError, KeyError, ValueError, MemoryError) as error:
-        raise ShardError(f"shard: {path}: truncated, or not a safetensors file: {error}. Copy it again.") from error
+        problem = unreadable(f"shard: {path}", error, "Copy it again.", "a whole safetensors file")
+        raise ShardError(problem) from error
     for name in [name for name in tensors if name.partition(".")[0] in INPUTS and "." in name]:
         part, _, key = name.partition(".")
         tensors.setdefault(part, {})[key] = tensors.pop(name)
@@ -88,7 +89,10 @@ def load_shard_file(path: Path) -> Shard:
         preprocessing = None if known is None else Preprocessing.from_json(known)
         names = tuple(map(str, json.loads(metadata["class_names"]))) if "class_names" in metadata else None
     except (TaskError, ValueError, TypeError) as error:
-        raise ShardError(f"shard: {path}: metadata: {error}. Write the file again with `peer data split`.") from error
+        fix = "Write the file again with `peer data split`."
+        raise ShardError(
+            ConfigProblem(f"shard: {path}: metadata", "what peer data split writes", str(error), fix)
+        ) from error
     return Shard(**tensors, preprocessing=preprocessing, class_names=names, metadata=metadata)
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 
 from torch import nn
 
-from coordinator_free_bootstrap.errors import ConfigError
-from coordinator_free_bootstrap.installed import REMEDY, installed, loaded
+from coordinator_free_bootstrap.installed import named
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.task import Task
 
-GROUP = "coordinator_free.data_sets"  # each entry point is a mapping from names to sources
+GROUP = "coordinator_free.data_sets"
 
 
 class DataSource(ABC):
@@ -71,15 +69,7 @@ def sources() -> Mapping[str, DataSource]:
     Raises:
         ConfigError: an installed package is wrong, or has a name that another one has.
     """
-    found: ChainMap[str, DataSource] = ChainMap()
-    for entry in installed(GROUP):
-        value, where = loaded(entry, "data sets")
-        if not isinstance(value, dict) or not all(isinstance(each, DataSource) for each in value.values()):
-            raise ConfigError(f"{where}: expected a dict from names to sources, got a {type(value).__name__}")
-        if both := sorted(value.keys() & found):
-            raise ConfigError(f"{where}: expected a name that no other package has, got {both[0]!r}. {REMEDY}")
-        found.maps.append(value)
-    return found
+    return named(GROUP, "data set", DataSource)
 
 
 def source_named(task: str) -> DataSource | None:

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.extras import require
-from coordinator_free_bootstrap.ordinary_file import content_of
+from coordinator_free_bootstrap.ordinary_file import content_of, unreadable
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.numerals import decimal_mark, is_numeral, number
 
@@ -151,7 +151,7 @@ def read_table(
         data = content_of(path, TABLE_BYTES_MAX)
         data = _decompressed(data) if data.startswith(_GZIP) else data
     except (OSError, EOFError, zlib.error) as error:
-        raise TaskError(f"{source} cannot be read: {error}") from error
+        raise TaskError(unreadable(source, error, expected="a table")) from error
     if data.startswith(_PARQUET):
         return _parquet(data, source)
     if data.startswith((_ZIP, _OLE)):
@@ -215,7 +215,8 @@ def _decoded(source: str, data: bytes, given: str | None, likely: str | None) ->
                 reason = f"expected text, got the character {other[0]!r}"
                 break
             return text, encoding
-    raise TaskError(f"{source} cannot be read: {reason}. Give a text file, and its encoding where it is not UTF-8.")
+    fix = "Give a text file, and its encoding where it is not UTF-8."
+    raise TaskError(unreadable(source, ValueError(reason), fix, "text"))
 
 
 def _wide(data: bytes) -> str | None:
@@ -240,7 +241,7 @@ def _rows(source: str, text: str, delimiter: str) -> tuple[list[int], list[list[
         if found and "\n" in found[-1][1][-1]:
             list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True))
     except csv.Error as error:
-        raise TaskError(f"{source} cannot be read: {error}. Correct the quotation marks.") from error
+        raise TaskError(unreadable(source, error, "Correct the quotation marks.", "rows of cells")) from error
     return [line for line, _ in found], [row for _, row in found]
 
 
@@ -314,7 +315,7 @@ def _parquet(data: bytes, source: str) -> Table:
     try:
         frame: object = pandas.read_parquet(io.BytesIO(data))
     except (OSError, ValueError) as error:
-        raise TaskError(f"{source} cannot be read: {error}") from error
+        raise TaskError(unreadable(source, error, expected="a Parquet file")) from error
     return table_of_frame(frame, source, "parquet")
 
 

@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
 from coordinator_free_bootstrap.extras import require
+from coordinator_free_bootstrap.ordinary_file import unreadable
 
 MISSING_OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -41,10 +42,12 @@ def import_torchvision() -> ModuleType:
     try:
         return importlib.import_module("torchvision")
     except ImportError as error:
-        raise TaskError(f"torchvision cannot be imported ({error}). Install the release for your torch.") from error
+        fix = "Install the release for your torch."
+        raise TaskError(unreadable("torchvision", error, fix, "a package that can be imported")) from error
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
-            raise TaskError(f"torchvision: {error}. Install the release for torch {torch.__version__}.") from error
+            fix = f"Install the release for torch {torch.__version__}."
+            raise TaskError(unreadable("torchvision", error, fix, "a package that can be imported")) from error
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
         del sys.modules[name]  # modules of the failed import
     library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]

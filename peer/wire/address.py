@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
 from coordinator_free_bootstrap.graph import split_address
 
 # words before a colon that a gRPC server takes for one
@@ -77,21 +77,25 @@ def require_own_address(peer_id: int, address: str, listen: str) -> None:
         ConfigError: the ports differ, or the host is unknown, loopback, or another machine.
     """
     host, port = split_address(address)
-    where = f"graph file: peer {peer_id} has the address {address}"
+    where = f"graph file: address of peer {peer_id}"
     fix = (
-        f"write a host and port at which neighbors reach this peer, such as peer-{peer_id}:{listen.rpartition(':')[2]}"
+        f"Write a host and port at which neighbors reach this peer, such as peer-{peer_id}:{listen.rpartition(':')[2]}."
     )
     if str(port) != listen.rpartition(":")[2]:
-        raise ConfigError(f"{where}, but it listens on {listen}; {fix}")
+        raise ConfigError(
+            ConfigProblem(where, f"port {listen.rpartition(':')[2]}, on which it listens", str(port), fix)
+        )
     try:
         places = [info[4] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{where}, but the name {host} cannot be resolved ({error}); {fix}") from error
+        raise ConfigError(ConfigProblem(where, "a name that can be resolved", f"{host} ({error})", fix)) from error
     found = {str(place[0]) for place in places}
     if all(ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in found):
-        raise ConfigError(f"{where}, a loopback address, which other machines cannot reach; {fix}")
+        expected = "an address that other machines can reach"
+        raise ConfigError(ConfigProblem(where, expected, f"the loopback address {address}", fix))
     if not any(map(_is_local, places)):
-        raise ConfigError(f"{where}, an address of another machine ({', '.join(sorted(found))}); {fix}")
+        other = f"{address} of another machine ({', '.join(sorted(found))})"
+        raise ConfigError(ConfigProblem(where, "an address of this machine", other, fix))
 
 
 def _is_local(place: tuple[Any, ...]) -> bool:

@@ -72,7 +72,6 @@ class NeighborLink:
         payload_bytes_sent: encoded model bytes written to streams, also of pushes that did not become complete.
         payload_bytes_received: encoded model bytes of pulls.
         wire_bytes_sent: bytes of all messages with gRPC's 5-byte prefixes, without HTTP/2 and TCP headers.
-        wire_bytes_received: the same of received messages.
         unanswered_hellos: in a row, up to now.
     """
 
@@ -95,7 +94,6 @@ class NeighborLink:
         self.payload_bytes_sent = 0
         self.payload_bytes_received = 0
         self.wire_bytes_sent = 0
-        self.wire_bytes_received = 0
         self.unanswered_hellos = 0
         self._limits = limits
         self._timeouts = timeouts
@@ -224,7 +222,6 @@ class NeighborLink:
             raise
         finally:
             pushed_bytes, self._push_bytes = self._push_bytes, 0
-        self._received(data)
         reply = convert.unpack_push_reply(data)
         if isinstance(reply, Refusal) and reply.code is RefusalCode.TOO_SLOW:
             self._pacing.failed(self.peer_id)
@@ -323,7 +320,6 @@ class NeighborLink:
         self._pacing.upload.count(len(data))
         async with self._calling(method):
             reply: bytes = await self._unary[method](data, timeout=self._timeouts.suspicion_s)
-        self._received(reply)
         self._pacing.download.count(len(reply))
         return reply
 
@@ -417,14 +413,10 @@ class NeighborLink:
         if frame is grpc.aio.EOF:
             await _raise_for_status(call)
             raise RemoteProtocolError(RefusalCode.MALFORMED, "the stream ends without an end frame")
-        self._received(frame)
         return frames.read_frame(frame)
 
     def _sent(self, message: bytes) -> None:
         self.wire_bytes_sent += len(message) + frames.MESSAGE_OVERHEAD_BYTES
-
-    def _received(self, message: bytes) -> None:
-        self.wire_bytes_received += len(message) + frames.MESSAGE_OVERHEAD_BYTES
 
     @asynccontextmanager
     async def _calling(self, method: str) -> AsyncIterator[None]:

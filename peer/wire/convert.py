@@ -267,10 +267,10 @@ def pack_status(status: Mapping[str, object], batch: RecordBatch | None = None, 
     """Write a StatusReply: ``status`` as JSON, with null for NaN and Infinity; its typed fields are keys of the same names."""
     typed = {name: status[name] for name in ("peer_id", "incarnation", "round_index") if status.get(name) is not None}
     phase = _number(peer_pb2.Phase, str(status["phase"])) if status.get("phase") else 0
-    told: dict[str, object] = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
+    optional: dict[str, object] = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
     if padding_bytes:
-        told["padding"] = bytes(padding_bytes)
-    return _build(peer_pb2.StatusReply, **typed, **told, phase=phase, json=dumps(status)).SerializeToString()
+        optional["padding"] = bytes(padding_bytes)
+    return _build(peer_pb2.StatusReply, **typed, **optional, phase=phase, json=dumps(status)).SerializeToString()
 
 
 def parse(kind: type[M], data: bytes) -> M:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
-from peer.core.encoding import Payload, norm_squared, view_of
+from peer.core.encoding import Payload, checked_norm_squared, view_of
 from peer.wire.generated import peer_pb2
 
 HEADER_TAG, CHUNK_TAG = 0x0A, 0x12  # fields 1 and 2, wire type 2 (length-delimited)
@@ -197,7 +197,7 @@ class ChunkWriter:
         place[:] = np.frombuffer(chunk, np.uint8)
         self._digest.update(place.data)
         if self.norm_squared is not None:
-            self.norm_squared += norm_squared(place.view("<f4"))
+            self.norm_squared += checked_norm_squared(place.view("<f4"))
         self._position = end
 
     def _check_end(self, digest: bytes) -> None:

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable
-from peer.core.backoff import backoff_s
+from peer.core.backoff import WARNED_AT, backoff_s
 from peer.wire import convert
 from peer.wire.calls import Call
 from peer.wire.client import NeighborLink
@@ -26,7 +26,6 @@ from peer.wire.pipe import BROKEN, join_socket
 from peer.wire.switchboard import CONNECTIONS_PER_OFFER
 
 log = logging.getLogger("peer")
-WARNED_AT = frozenset(1 << n for n in range(2, 32))  # failures in a row after which the operator is warned
 
 
 class Offering:

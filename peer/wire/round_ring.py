@@ -15,8 +15,10 @@ from peer.store.records import AlgorithmFields, RoundLine
 ROUNDS_KEPT = 512  # records of a peer; a record of a peer with 8 neighbors has about 1 kB
 BATCH_RECORDS, BATCH_CHARACTERS = 64, 1 << 20  # in one message, which gRPC limits to 4 MiB
 # What observers may know of a round; and, where the owner allows it, of the algorithm's state: it says how data are distributed.
-FIELDS_TOLD = frozenset(name for table in (RoundLine, Totals) for name, each in entries(table).items() if each.told)
-STATE_TOLD = frozenset(name for name, each in entries(AlgorithmFields).items() if each.told)
+OBSERVABLE_FIELDS = frozenset(
+    name for table in (RoundLine, Totals) for name, each in entries(table).items() if each.observable
+)
+OBSERVABLE_STATE = frozenset(name for name, each in entries(AlgorithmFields).items() if each.observable)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class RoundRing:
     Args:
         rounds_from: first round of this process; another process had the earlier ones.
         size: how many records are kept.
-        clusters: whether observers may also know `STATE_TOLD`.
+        clusters: whether observers may also know `OBSERVABLE_STATE`.
     """
 
     def __init__(self, rounds_from: int = 0, size: int = ROUNDS_KEPT, *, clusters: bool = False) -> None:
@@ -52,10 +54,12 @@ class RoundRing:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Keep what observers may know of a line of the history; the oldest record goes where there are too many."""
-        told = {key: value for key, value in line.items() if key in FIELDS_TOLD}
+        record = {key: value for key, value in line.items() if key in OBSERVABLE_FIELDS}
         if self.clusters and line.get("state"):
-            told["state"] = {key: value for key, value in line["state"].items() if key in STATE_TOLD}
-        self._records.append((self._next, int(line["round_index"]), dumps(told, separators=(",", ":"), default=plain)))
+            record["state"] = {key: value for key, value in line["state"].items() if key in OBSERVABLE_STATE}
+        self._records.append(
+            (self._next, int(line["round_index"]), dumps(record, separators=(",", ":"), default=plain))
+        )
         self._next += 1
         if len(self._records) > self._size:
             self.rounds_from = max(self.rounds_from, self._records.popleft()[1] + 1)

@@ -23,6 +23,7 @@ import grpc.aio
 from coordinator_free_bootstrap import Graph, Node, Observer, Subject, dns_name, parse_spiffe_id, spiffe_id
 from coordinator_free_bootstrap.errors import (
     ConfigError,
+    ConfigProblem,
     IdentityError,
     Option,
     Refusal,
@@ -94,9 +95,8 @@ class MutualTls:
         """Return credentials that require a client certificate of a neighbor, an observer, or an authority."""
         roots = b"".join([pem for pems in self._roots.values() for pem in pems] + [self._authorities or b""])
         if not roots:
-            raise IdentityError(
-                "graph file: no neighbor and no observer has a certificate, so no caller could connect. Run `peer graph pin`."
-            )
+            expected = "a certificate of a neighbor or an observer, so that one can connect"
+            raise IdentityError(ConfigProblem("graph file", expected, "none", "Run `peer graph pin`."))
         # for `peer health`, which calls as the peer itself and may do nothing else
         roots += self._pair.certificate.pem()
         return grpc.ssl_server_credentials(
@@ -166,17 +166,15 @@ class MutualTls:
     def _check_own(self) -> None:
         federation, subject = self._pair.certificate.name
         if (federation, subject) != (self._federation, self._subject):
-            raise IdentityError(
-                f"own certificate: expected {spiffe_id(self._federation, self._subject)}, got "
-                f"{spiffe_id(federation, subject)}. Give the folder of this peer's files with {Option('certs')}"
-            )
+            wanted, given = spiffe_id(self._federation, self._subject), spiffe_id(federation, subject)
+            fix = f"Give the folder of this peer's files with {Option('certs')}."
+            raise IdentityError(ConfigProblem("own certificate", wanted, given, fix))
         listed = {o.name: o for o in self._graph.observers}
         entry = self._graph.node(self._subject) if isinstance(self._subject, int) else listed.get(self._subject)
         if entry is not None and entry.pins and self._pair.certificate.fingerprint not in entry.pins:
-            raise IdentityError(
-                f"own key: {self._pair.certificate.fingerprint} is not pinned for {self._subject} in the graph file; pin it "
-                "with `peer graph pin` and give all peers the new file, or use the pinned key"
-            )
+            expected = f"a key that is pinned for {self._subject} in the graph file"
+            fix = "Pin it with `peer graph pin` and give all peers the new file, or use the pinned key."
+            raise IdentityError(ConfigProblem("own key", expected, self._pair.certificate.fingerprint, fix))
 
     def _trusted(self, name: Subject, entry: Node | Observer, others: Sequence[Certificate]) -> list[bytes]:
         """Return the PEM texts of a subject's pinned certificates; empty only where there are authorities."""
@@ -194,10 +192,11 @@ class MutualTls:
         if end := last_end(found):
             self.ends[name] = end
         if not found and self._authorities is None:
-            raise IdentityError(
-                f"graph file: {who} has no certificate with a pinned key. Run `peer graph pin graph.json certs/*.pem`, "
-                f"give its certificate with {Option('certs')}, or an authority with ca in the file of {Option('options')}."
+            fix = (
+                f"Run `peer graph pin graph.json certs/*.pem`, give its certificate with {Option('certs')}, or an authority "
+                f"with ca in the file of {Option('options')}."
             )
+            raise IdentityError(ConfigProblem(f"graph file: {who}", "a certificate with a pinned key", "none", fix))
         return [certificate.pem() for certificate in found]
 
 
@@ -240,11 +239,12 @@ def require_loopback_or(anywhere: bool, listen: str) -> None:
     """
     if anywhere or is_loopback(listen):
         return
-    raise ConfigError(
-        f"{Option('listen')}: expected a loopback address (127.0.0.1, ::1, localhost) for plaintext, got {listen}. "
+    fix = (
         f"Make keys with `peer keygen`, or set insecure_anywhere (peer run: in the file of {Option('options')}) to accept "
-        "that anyone on the network can read and forge models"
+        "that anyone on the network can read and forge models."
     )
+    expected = "a loopback address (127.0.0.1, ::1, localhost) for plaintext"
+    raise ConfigError(ConfigProblem(Option("listen"), expected, listen, fix))
 
 
 def open_channel(address: str, options: ChannelOptions, security: SecureChannel | None) -> grpc.aio.Channel:
@@ -286,13 +286,14 @@ def bind_target(server: grpc.aio.Server, target: str, credentials: grpc.ServerCr
     return int(bound)
 
 
-def _cannot_listen(listen: str) -> str:
+def _cannot_listen(listen: str) -> ConfigProblem:
     host, _, port = listen.rpartition(":")
     try:
         why = why_not_bound(host.strip("[]"), int(port))
     except (OSError, ValueError):
         why = ""
-    return f"cannot listen on {listen}: the address {why or 'cannot be bound'}; choose a free port of this machine"
+    got = f"{listen}: the address {why or 'cannot be bound'}"
+    return ConfigProblem(Option("listen"), "a free port of this machine", got, "Choose another port.")
 
 
 def is_loopback(listen: str) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import xxhash
 from generate import CORPUS, DELTA_BYTES, MODEL_BYTES, texts
-from target import ATTACKER, GOOD, INCARNATION, Target, call, push, under_attack, until
+from target import ATTACKER, ENDED_WHILE_WRITING, GOOD, INCARNATION, Target, call, push, under_attack, until
 
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core import events as ev
@@ -74,7 +74,7 @@ async def attempt(step: dict[str, Any], target: Target, channel: grpc.aio.Channe
         answer = kind.FromString(reply)
         return "" if method == "Status" else answer.refusal.code
     except grpc.aio.AioRpcError as error:
-        if step.get("trickle_s") and error.details() == "Internal error from Core":
+        if step.get("trickle_s") and error.details() == ENDED_WHILE_WRITING:
             return None
         return dict(error.trailing_metadata() or ()).get("peer-refusal", f"{error.code()}: {error.details()}")
 

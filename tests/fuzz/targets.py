@@ -34,7 +34,7 @@ from coordinator_free_bootstrap.identity import parse_spiffe_id
 from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX, Meaning, compare, with_known
 from coordinator_free_bootstrap.strict_json import loads
 from peer.core.checkpoint import Checkpoint
-from peer.core.encoding import ENCODINGS, decode, norm_squared
+from peer.core.encoding import ENCODINGS, checked_norm_squared, decode
 from peer.core.messages import WIRE_VERSION, Hello, Phase
 from peer.core.schema import Schema, TensorSpec
 from peer.identity.certificates import Certificate
@@ -105,7 +105,7 @@ def encodings(data: bytes) -> None:
         theta = decode(data[1:], SCHEMA, encoding)
         assert theta.shape == (SCHEMA.size,) and theta.dtype == np.float32
         with np.errstate(over="ignore"):
-            norm_squared(theta)
+            checked_norm_squared(theta)
         assert np.isfinite(theta).all()
     except RemoteProtocolError:
         return

@@ -1,6 +1,6 @@
-"""Goal: an installed package adds an algorithm and a task by entry points, for the command line and for Python.
+"""Goal: an installed package adds an algorithm, a task, a split and a model by entry points, for the command line and for Python.
 
-Method: pip installs examples/package into a folder of the test; programs with that folder on their path use both names.
+Method: pip installs examples/package into a folder of the test; programs with that folder on their path use their names.
 """
 
 from __future__ import annotations
@@ -36,11 +36,26 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_both_are_listed(installed: Path, tmp_path: Path) -> None:
+def test_all_are_listed(installed: Path, tmp_path: Path) -> None:
     assert run("-m", "peer", "list", "algorithms", "gossip", path=installed, cwd=tmp_path).startswith(
         "gossip: Train one"
     )
     assert "moons: " in run("-m", "peer", "list", "tasks", path=installed, cwd=tmp_path)
+    split = run("-m", "peer", "list", "splits", "odd_even", path=installed, cwd=tmp_path)
+    assert split.startswith("odd_even: Deal even labels") and "run.split_options.shared (default 0.0): " in split
+    model = run("-m", "peer", "list", "models", "bottleneck", path=installed, cwd=tmp_path)
+    assert model.startswith("bottleneck: One narrow") and "run.model_options.width (default 8): " in model
+
+
+@pytest.mark.slow
+def test_a_simulation_uses_the_split_and_the_model(installed: Path, tmp_path: Path) -> None:
+    program = """
+import peer
+run = {"split": "odd_even", "model": "bottleneck", "model_options": {"width": 4}, "rounds": 1}
+found = peer.simulate(peer.Graph.make("ring", peers=4, run=run), out="out", progress=False)
+print([row["true_cluster"] for row in found.metrics["peers"]], found.models[0]["cluster-0"]["1.weight"].shape)
+"""
+    assert run("-c", program, path=installed, cwd=tmp_path) == "[0, 1, 0, 1] (4, 64)\n"
 
 
 @pytest.mark.slow

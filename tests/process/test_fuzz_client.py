@@ -1,6 +1,6 @@
 """A neighbor that sends mutated messages: the peer keeps running, its memory and state do not change.
 
-benchmarks/abuse.py sends 100,000 of them.
+benchmarks/security.py sends 100,000 of them.
 """
 
 from __future__ import annotations

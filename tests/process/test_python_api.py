@@ -176,7 +176,7 @@ def test_peers_that_would_wait_for_one_that_cannot_start_are_stopped(tmp_path: P
     assert "peer 2 cannot start" in str(
         told[-1].message
     ) and "to go on without: set on_start_failure= to continue" in str(told[-1].message)
-    with pytest.raises(UsageError, match="on_start_failure=: expected 'stop' or 'continue', got 'wait'"):
+    with pytest.raises(UsageError, match="on_start_failure=: expected stop or continue, got 'wait'"):
         peer.Testbed(graph, out=tmp_path / "other", on_start_failure="wait", progress=False).start()  # type: ignore[arg-type]
 
 
@@ -298,7 +298,7 @@ def test_a_peer_that_stays_returns_when_it_is_cancelled(tmp_path: Path, caplog: 
     with pytest.raises(ConfigError, match=r"^device=: expected one of .*, got 'tpu'"):
         asyncio.run(stayed(stay="error", device="tpu"))
     assert "stopped by an error" in caplog.text
-    with pytest.raises(UsageError, match="stay=: expected 'never', 'completed' or 'error', got 'always'"):
+    with pytest.raises(UsageError, match="stay=: expected never, completed or error, got 'always'"):
         peer.run(0, graph, state_dir=place, stay="always")  # type: ignore[arg-type]
 
 

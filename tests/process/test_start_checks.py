@@ -138,5 +138,8 @@ def test_a_port_in_use_names_the_process_that_has_it(place: Path) -> None:
             "graph.json",
         )
         _, said = peer(place, "run", "--id", "0", "--neighbors", "graph.json", "--insecure", code=10)
-    assert f"cannot listen on 127.0.0.1:{port}: the address is in use by process" in said
+    assert (
+        f"--listen: expected a free port of this machine, got 127.0.0.1:{port}: the address is in use by process"
+        in said
+    )
     assert "GRPC" not in said and "Traceback" not in said

@@ -375,9 +375,9 @@ def test_both_keys_work_while_one_is_rotated() -> None:
 def test_certificates_that_do_not_match_the_graph_file_are_an_error_at_start(tmp_path: Path) -> None:
     cases = [
         (lambda: MutualTls(GRAPH, 0, PAIRS[1]), "own certificate: expected .*peer/0, got spiffe://federation/peer/1"),
-        (lambda: MutualTls(GRAPH, 0, pair("federation", 0)), "is not pinned for 0"),
-        (lambda: tls_of(0, LINE), "peer/1 has no certificate with a pinned key. Run `peer graph pin"),
-        (lambda: tls_of(0, replace(GRAPH, nodes=_without_certificates())), "peer/1 has no certificate"),
+        (lambda: MutualTls(GRAPH, 0, pair("federation", 0)), "expected a key that is pinned for 0"),
+        (lambda: tls_of(0, LINE), "peer/1: expected a certificate with a pinned key, got none. Run `peer graph pin"),
+        (lambda: tls_of(0, replace(GRAPH, nodes=_without_certificates())), "peer/1: expected a certificate"),
         (
             lambda: MutualTls(replace(GRAPH, edges=((1, 2), (2, 3)), manifest=ALONE), 0, PAIRS[0]).server_credentials(),
             None,

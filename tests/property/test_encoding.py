@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode, RemoteProtocolError
-from peer.core.encoding import ENCODINGS, ErrorFeedback, decode, encode, norm_squared, payload_size
+from peer.core.encoding import ENCODINGS, ErrorFeedback, checked_norm_squared, decode, encode, payload_size
 from peer.core.messages import (
     Heartbeat,
     Hello,
@@ -130,10 +130,12 @@ def test_any_payload_of_the_right_size_decodes_or_is_refused(
 @given(st_numpy.arrays(np.float32, st.integers(0, 50), elements=st.floats(width=32)))
 def test_norm_is_refused_exactly_if_an_element_is_not_finite(theta: np.ndarray) -> None:
     if np.isfinite(theta).all():
-        assert norm_squared(theta) == pytest.approx(float(np.square(theta.astype(float)).sum()), rel=1e-5, abs=1e-35)
+        assert checked_norm_squared(theta) == pytest.approx(
+            float(np.square(theta.astype(float)).sum()), rel=1e-5, abs=1e-35
+        )
     else:
         with pytest.raises(RemoteProtocolError) as caught:
-            norm_squared(theta)
+            checked_norm_squared(theta)
         assert caught.value.refusal.code is RefusalCode.NON_FINITE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ def plant(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[...,
 
     def register(buggy: Callable[..., Any]) -> Callable[..., Any]:
         original = getattr(owner, name)
+        taken, given = signature(buggy).parameters, signature(original).parameters
+        assert len(taken) == len(given) + 1, f"{buggy.__name__} must take what {name} takes, and the original before it"
 
         def patch(monkeypatch: Any) -> None:
             monkeypatch.setattr(owner, name, lambda *args, **kw: buggy(original, *args, **kw))
@@ -248,9 +251,9 @@ def clipping_moves_by_the_radius(original, arrival, center, radius):
 
 
 @plant(Receiving, "fold")
-def clipping_is_forgotten(original, receiving, effect, received):
+def clipping_is_forgotten(original, receiving, effect):
     receiving._centers = {}
-    original(receiving, effect, received)
+    original(receiving, effect)
 
 
 @plant(receiving_module, "check_norm")
@@ -259,9 +262,9 @@ def the_norm_bound_is_not_squared(original, norm_squared, own_norm_squared, boun
 
 
 @plant(Receiving, "screen")
-def the_norm_bound_is_ignored(original, receiving, header, received, known_norm=None):
-    found: Refusal | None = original(receiving, header, received, known_norm)
-    return None if found is not None and found.code == "norm_bound" else found
+def the_norm_bound_is_ignored(original, receiving, arrival):
+    rejection: Refusal | None = original(receiving, arrival)
+    return None if rejection is not None and rejection.code == "norm_bound" else rejection
 
 
 @plant(model_store, "trimmed_mean")

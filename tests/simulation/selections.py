@@ -88,7 +88,7 @@ class Selections:
     def _all_have_selected(self, process: Process, known: Known) -> None:
         run, pace, t = process.engine.state, process.engine.pace, process.engine.round_index
         nothing = known.selected.get(t, NOTHING) == NOTHING
-        if not isinstance(pace, Lockstep) or not run.plan.trains or nothing or run.deadline_over(process.world.now):
+        if not isinstance(pace, Lockstep) or not run.plan.trains or nothing or process.world.now >= run.round.deadline:
             return
         due = set(pace.counted_on()) & set(run.plan.senders)
         silent = sorted(n for n in due if not known.heard.get((n, t)))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 HIDDEN = "HIDDEN_PACKAGES"  # environment variable: names, joined by commas
-BROUGHT_BY_TORCH = {"networkx"}
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -20,7 +19,7 @@ def environment(folder: Path) -> dict[str, str]:
     from coordinator_free_bootstrap.extras import EXTRAS
 
     (folder / "sitecustomize.py").write_text(Path(__file__).read_text())
-    return os.environ | {"PYTHONPATH": str(folder), HIDDEN: ",".join(EXTRAS.keys() - BROUGHT_BY_TORCH)}
+    return os.environ | {"PYTHONPATH": str(folder), HIDDEN: ",".join(EXTRAS)}
 
 
 class WithoutExtras(PathFinder):

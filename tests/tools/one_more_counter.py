@@ -28,15 +28,15 @@ def add_line() -> None:
 
 def count_it() -> None:
     """Count in the engine, which has a line for it."""
-    from peer.core.waiting import Company
+    from peer.core.waiting import Isolation
 
-    closes = Company.round_closes
+    closes = Isolation.round_closes
 
     def counting(self: Any) -> None:
         self._state.totals.rounds_closed += 1
         closes(self)
 
-    Company.round_closes = counting  # type: ignore[method-assign]
+    Isolation.round_closes = counting  # type: ignore[method-assign]
 
 
 def ran(out: Path) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""An algorithm and a task, found by the entry points in ``pyproject.toml``."""
+"""An algorithm, a task, a split and a model, found by the entry points in ``pyproject.toml``."""

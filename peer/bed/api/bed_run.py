@@ -67,14 +67,14 @@ class BedRun:
             on_progress: called at least twice a second.
             on_failure: called with a sentence as soon as a peer has failed; its neighbors may wait for it long.
         """
-        told: set[int] = set()
+        reported: set[int] = set()
 
         def look() -> None:
             failed = self._runner.failed()
-            for peer_id in failed.keys() - told:
+            for peer_id in failed.keys() - reported:
                 on_failure(self.failure(peer_id, failed[peer_id]))
-            told.clear()
-            told.update(failed)
+            reported.clear()
+            reported.update(failed)
             if self._runner.stopped_for:
                 on_failure(self._runner.stopped_for)
             on_progress()

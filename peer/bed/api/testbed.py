@@ -18,8 +18,10 @@ from typing_extensions import override
 
 from coordinator_free_bootstrap import Graph, dump_graph, errors
 from coordinator_free_bootstrap.errors import (
+    ConfigProblem,
     LocalProtocolError,
     NeighborUnavailable,
+    Option,
     PeerError,
     RunFailed,
     TaskError,
@@ -81,10 +83,8 @@ class Testbed:
         **options: Unpack[BedOptions],
     ) -> None:
         if not (task is None or isinstance(task, str)):
-            raise TaskError(
-                "task: expected path/to/file.py:object, or the name of an installed task, got a "
-                f"{type(task).__name__}. The peers of a testbed are other processes."
-            )
+            expected, fix = "path/to/file.py:object, or the name of an installed task", "Its peers are other processes."
+            raise TaskError(ConfigProblem(Option("task"), expected, f"a {type(task).__name__}", fix))
         from peer.tasks.loading import absolute_task
 
         self.graph = chosen(graph, task, algorithm)[0]
@@ -131,7 +131,8 @@ class Testbed:
         require_unix("peer.Testbed")
 
         if self._process is not None:
-            raise UsageError("Testbed.start: this testbed was started before. Make another Testbed to run again.")
+            fix = "Make another Testbed to run again."
+            raise UsageError(ConfigProblem("Testbed.start", "a testbed that was not started", "a started one", fix))
         if self._options["fresh"]:
             clear(self.directory)
         self.graph = replace(self.graph, nodes=on_free_ports(self.graph).nodes)
@@ -284,9 +285,8 @@ class Testbed:
         if self._last is None and self._process is not None:
             self._look_for_the_end(wait_s)
         if self._last is not None or self._is_over:
-            raise UsageError(
-                f"Testbed.{name}: the run is over: every peer has ended. Make another Testbed to run again."
-            )
+            got, fix = "one that is over: every peer has ended", "Make another Testbed to run again."
+            raise UsageError(ConfigProblem(f"Testbed.{name}", "a run that goes on", got, fix))
 
     def _look_for_the_end(self, wait_s: float) -> None:
         """Take an answer about the end that has come; what else has come stays for `wait`."""

@@ -180,13 +180,13 @@ class FaultEvent(BaseModel):
         fault, given = FAULTS[self.do], {*self.parameters()}
         for key in fault.needs:
             if key not in given:
-                raise ValueError(f"do = {self.do!r} needs {key}")
+                raise ValueError(f"expected {key} beside do = {self.do!r}, got none")
         for key in sorted(given.difference(fault.takes)):
-            raise ValueError(f"do = {self.do!r} takes no {key}")
+            raise ValueError(f"expected no {key} beside do = {self.do!r}, got one")
         if self.for_s is not None and fault.undo is None:
-            raise ValueError(f"do = {self.do!r} cannot be undone: leave for_s out")
+            raise ValueError(f"expected no for_s beside do = {self.do!r}, which cannot be undone, got {self.for_s:g}")
         if self.at_s is not None and self.at_round is not None:
-            raise ValueError("give at_s or at_round, not both")
+            raise ValueError("expected at_s or at_round, got both")
         return self
 
     def parameters(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from coordinator_free_bootstrap.errors import Option, UsageError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
 from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.validation import sentences
 from peer.bed.chaos.control import ControlServer
@@ -146,7 +146,10 @@ class FaultRunner:
 
     def _check_network(self, event: FaultEvent) -> None:
         if FAULTS[event.do].network and self.network is None:
-            raise UsageError(f"do = {event.do!r} needs fault proxies. Start the testbed with {Option('proxy')}.")
+            expected = "a fault of peers, as this testbed has no fault proxies"
+            raise UsageError(
+                ConfigProblem("do", expected, repr(event.do), f"Start the testbed with {Option('proxy')}.")
+            )
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
@@ -169,7 +172,7 @@ class FaultRunner:
                 self._due.clear()
                 self.bed.stop()
                 return True
-        raise UsageError(f"unknown request to the testbed: {json.dumps(request)[:200]}")
+        raise UsageError(ConfigProblem("request", "one that the testbed knows", json.dumps(request)[:200]))
 
     def state(self) -> dict[str, Any]:
         """Return the testbed's processes, exit codes, and the toxics that are set."""

@@ -20,8 +20,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import ConfigError
-from coordinator_free_bootstrap.ordinary_file import text_of
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
+from coordinator_free_bootstrap.ordinary_file import text_of, unreadable
 from coordinator_free_bootstrap.seeds import generator
 from coordinator_free_bootstrap.validation import counted, joined, sentences
 from peer.bed.chaos.faults import FAULTS, FaultEvent
@@ -72,8 +72,11 @@ def load_script(path: Path) -> Script:
     """
     try:
         data: dict[str, Any] = tomllib.loads(text_of(path))
-    except (OSError, UnicodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: expected a chaos script in TOML, as examples/chaos.toml, got: {error}") from error
+    except OSError as error:
+        raise ConfigError(unreadable(str(path), error, "Give a chaos script, as examples/chaos.toml.")) from error
+    except (UnicodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        expected = "a chaos script in TOML, as examples/chaos.toml"
+        raise ConfigError(ConfigProblem(str(path), expected, f"another text ({error})")) from error
     try:
         return Script.model_validate(data)
     except ValidationError as error:

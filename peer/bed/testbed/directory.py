@@ -8,14 +8,12 @@ from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, apply_settings, load_graph, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import Option, UsageError
-from coordinator_free_bootstrap.generators import kind_named
+from coordinator_free_bootstrap.generators import KIND, GraphOptions, kind_named
 from peer.bed.testbed.ports import on_free_ports
 from peer.store.history import first_line, parse_lines
 from peer.store.origin import differences_of_graphs, listed
 from peer.store.state_dir import StateDir
 from peer.view.state.tail import EXITS, TIMELINE
-
-PEERS = 8  # of a testbed without a graph file
 
 
 def clear(directory: Path) -> None:
@@ -37,12 +35,12 @@ def earlier_graph(directory: Path) -> Graph | None:
     return load_graph(directory / "graph.json") if has_run and (directory / "graph.json").exists() else None
 
 
-def default_graph(kind: str | None, peers: int | None, directory: Path) -> Graph:
-    """Return the graph of an earlier run in the directory, or make one of this kind on free loopback ports."""
+def default_graph(drawn: GraphOptions, directory: Path) -> Graph:
+    """Return the graph of an earlier run in the directory, or make one with these options on free loopback ports."""
     before = earlier_graph(directory)
-    if before is not None and kind is None and peers is None:
+    if before is not None and not drawn:
         return before
-    graph = make_graph(**kind_named(kind or "erdos-renyi"), peers=peers or PEERS)
+    graph = make_graph(**{**drawn, **kind_named(drawn.get("kind", KIND))})
     if before is not None and (before.ids, before.edges) == (graph.ids, graph.edges):
         return before
     return on_free_ports(graph)
@@ -80,4 +78,4 @@ def with_settings(graph: Graph, settings: list[str]) -> Graph:
     if not settings:
         return graph
     run = apply_settings(graph.manifest.model_dump(), settings)
-    return replace(graph, manifest=parse_manifest(run, f"{Option('set')}"))
+    return replace(graph, manifest=parse_manifest(run, ""))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from coordinator_free_bootstrap import Graph, Subject, save_graph
-from coordinator_free_bootstrap.errors import ConfigError, Option, StorageError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option, StorageError
 from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps
 from coordinator_free_bootstrap.validation import counted
@@ -121,10 +121,9 @@ class Supervisor:
                 self._start_one(peer_id, gate)
         except OSError as error:  # fork: too many processes, or too little memory
             self.stop(grace_s=0)
-            raise ConfigError(
-                f"peer {peer_id}: its process cannot be started: {error.strerror or error}. Take fewer peers, or raise the "
-                "limits of this user (ulimit -u) and of memory."
-            ) from error
+            fix = "Take fewer peers, or raise the limits of this user (ulimit -u) and of memory."
+            problem = ConfigProblem(f"peer {peer_id}", "a process that starts", error.strerror or str(error), fix)
+            raise ConfigError(problem) from error
         finally:
             for descriptor in gate or ():
                 os.close(descriptor)

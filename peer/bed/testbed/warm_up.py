@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from coordinator_free_bootstrap.errors import PeerError, TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, PeerError, TaskError
 from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.graph import Graph
 from peer.runtime.imports import importing
@@ -66,10 +66,12 @@ def check_task_first(graph: Graph, data_root: Path | None) -> str:
         found: tuple[type[PeerError], str, str] | str = receiver.recv()
     except EOFError:  # it ended without a result
         process.join()
-        raise TaskError(
-            f"task: {graph.manifest.task}: the process that checks it ended with exit code {process.exitcode}. "
-            f"Run peer task check {graph.manifest.task}."
-        ) from None
+        expected, fix = (
+            f"a task that can be checked, as {graph.manifest.task}",
+            f"Run peer task check {graph.manifest.task}.",
+        )
+        got = f"a process that ended with exit code {process.exitcode}"
+        raise TaskError(ConfigProblem("run.task", expected, got, fix)) from None
     process.join()
     if isinstance(found, str):
         return found

@@ -48,13 +48,17 @@ def chaos(
     from rich.console import Console
 
     from coordinator_free_bootstrap import load_graph
-    from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.errors import ConfigProblem, UsageError
     from peer.bed.chaos.control import ask
     from peer.bed.chaos.remote import run_faults
     from peer.bed.chaos.script import Script, load_script, parse_event, random_script
 
     if sum(choice is not None for choice in (script, seed, at_once)) != 1:
-        raise UsageError("peer chaos: give one of --script FILE, --seed NUMBER or --now EVENT")
+        got = [
+            f"--{name}" for name, value in (("script", script), ("seed", seed), ("now", at_once)) if value is not None
+        ]
+        expected = "one of --script FILE, --seed NUMBER and --now EVENT"
+        raise UsageError(ConfigProblem("peer chaos", expected, " and ".join(got) or "none"))
     if seed is None:
         refuse_given(f"{Option('seed')} is not given", **{"for": duration})
     lasts_s, every_s = _seconds(duration or "60:5")

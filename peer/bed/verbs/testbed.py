@@ -10,27 +10,27 @@ from typing import Annotated
 import typer
 
 from coordinator_free_bootstrap.errors import written_as
+from coordinator_free_bootstrap.generators import GraphOptions
 from coordinator_free_bootstrap.options import fields_of, refuse_given
 from peer.bed.options import BedOptions, Computing, bed_options
 from peer.cli.declared import takes_options
 from peer.cli.json_output import json_option
-from peer.cli.problem import by_set, local_settings, set_keys
+from peer.cli.problem import IN_KIND, by_set, local_settings, names_settings, set_keys
 from peer.cli.trace import traceback_wanted
 
 IN_SETTINGS = tuple(fields_of(Computing))
 
 
 @takes_options("options", BedOptions, *(name for name in fields_of(BedOptions) if name not in IN_SETTINGS))
-@written_as(by_set(IN_SETTINGS))
+@takes_options("drawn", GraphOptions, "peers", "kind")
+@written_as({**by_set(IN_SETTINGS), **IN_KIND})
+@names_settings
 def testbed(
     *,
     graph_file: Annotated[
-        Path | None, typer.Argument(help="Graph file. Default: make a graph.", readable=False)
+        Path | None, typer.Argument(help="Graph file. Default: make a graph, of --peers and --kind.", readable=False)
     ] = None,
-    peers: Annotated[int | None, typer.Option(min=1, help="Without a graph file: number of peers. Default: 8.")] = None,
-    kind: Annotated[
-        str | None, typer.Option(help="Without a graph file: kind of graph, see peer graph make. Default: erdos-renyi.")
-    ] = None,
+    drawn: GraphOptions,
     options: BedOptions,
     settings: Annotated[
         list[str] | None,
@@ -75,7 +75,7 @@ def testbed(
     from peer.view.verbs.report import report
 
     if graph_file is not None:
-        refuse_given("a graph file is given", peers=peers, kind=kind)
+        refuse_given("a graph file is given", **drawn)
     console = Console(stderr=True, markup=False)
     if page:
         require(PACKAGES, "--page")
@@ -84,7 +84,7 @@ def testbed(
     out = Path(options["out"])
     if options["fresh"]:
         clear(out)
-    graph = load_graph(graph_file) if graph_file else default_graph(kind, peers, out)
+    graph = load_graph(graph_file) if graph_file else default_graph(drawn, out)
     graph = with_settings(graph, given)
     warn_without_effect(
         graph.manifest, set_keys(given), lambda warning: console.print(f"warning: {warning}", soft_wrap=True)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator_free_bootstrap.errors import Option
+from coordinator_free_bootstrap.errors import ConfigProblem, Option
 from coordinator_free_bootstrap.options import refuse_given
 from peer.cli.declared import takes_options
-from peer.cli.problem import Settings
+from peer.cli.problem import Settings, names_settings
 from peer.lab.options import SimulatedOptions
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ app = typer.Typer(
     epilog="Example: peer experiment run papers/dfca/dfca-table1-mnist-k2.toml --scale 0.1 --seeds 3 --data-root data"
 )
 @takes_options("local", SimulatedOptions, "device", "amp", "data_root", "threads")
+@names_settings
 def run(
     *,
     file: Annotated[Path, typer.Argument(help="Experiment file, see papers/.", show_default=False, readable=False)],
@@ -97,7 +98,7 @@ def run(
     given: dict[str, Any] = {**local, "device": on}
     here = SimulatedSettings(**given, stacked=stacked, models=keep)
     jobs = jobs_of(experiment, chosen, seeds or experiment.seeds, kind, here, cases or [])
-    _make_folder(out / experiment.file, "--out")
+    _make_folder(out / experiment.file)
     console.print(f"{experiment.title}: {chosen.sentence(experiment)}")
     if experiment.needs:
         console.print(f"needs {experiment.needs}")
@@ -155,6 +156,7 @@ def table(
     from rich.console import Console
 
     from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.ordinary_file import unwritable
     from peer.lab.blocks import read_blocks
     from peer.lab.page import page
     from peer.lab.render import markdown as as_markdown
@@ -166,11 +168,10 @@ def table(
     folders = [path for path in out or () if path.suffix != ".md"]
     for folder in folders:
         if files:
-            raise UsageError(
-                f"--out: expected FILE.md, as {directory} has tables and no results of single runs, got {folder}."
-            )
+            expected = f"FILE.md, as {directory} has tables and no results of single runs"
+            raise UsageError(ConfigProblem(Option("out"), expected, str(folder)))
         if folder.resolve() == directory.resolve():
-            raise UsageError(f"--out: expected another folder than that of the results, got {folder}.")
+            raise UsageError(ConfigProblem(Option("out"), "another folder than that of the results", str(folder)))
     tables = [found for path in files for found in read_tables(path)] or [block.table() for block in blocks]
     Console().print(rendered(tables))
     for path in out or ():
@@ -180,7 +181,7 @@ def table(
         try:
             path.write_text(page(directory, tables) if files else as_markdown(tables), encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"--out: {path} cannot be written: {error.strerror}") from error
+            raise UsageError(unwritable(Option("out"), path, error)) from error
         typer.echo(f"wrote {path}", err=True)
 
 
@@ -192,27 +193,30 @@ def _write_folder(folder: Path, tables: Sequence[ResultTable], blocks: Sequence[
     from peer.lab.page import FIGURES
     from peer.lab.table_files import FOLDER, write_tables
 
-    _make_folder(folder / FOLDER, "--out")
+    _make_folder(folder / FOLDER)
     typer.echo(f"wrote {', '.join(map(str, write_tables(folder / FOLDER, tables)))}", err=True)
     if not is_installed("matplotlib"):
         typer.echo(f"no pictures: {missing('matplotlib')}", err=True)
         return
     from peer.lab.curves import save_curves
 
-    _make_folder(folder / FIGURES, "--out")
+    _make_folder(folder / FIGURES)
     parts = [part for block in blocks for part in block.parts()]
     for part in parts:
         save_curves(part, folder / FIGURES / f"{slug(part.title)}.png")
     typer.echo(f"wrote pictures of {counted(len(parts), 'table')} to {folder / FIGURES}", err=True)
 
 
-def _make_folder(folder: Path, option: str) -> None:
-    """Create a folder; raise UsageError if it cannot be made or written."""
+def _make_folder(folder: Path) -> None:
+    """Create a folder of --out; raise UsageError if it cannot be made or written."""
     from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.ordinary_file import unwritable
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{option}: {folder} cannot be made ({error.strerror}). Name another folder.") from error
+        raise UsageError(unwritable(Option("out"), folder, error, "Name another folder.")) from error
     if not os.access(folder, os.W_OK):
-        raise UsageError(f"{option}: {folder} cannot be written. Name another folder.")
+        raise UsageError(
+            unwritable(Option("out"), folder, PermissionError("permission denied"), "Name another folder.")
+        )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
 from peer.bed.chaos.faults import FAULTS, FaultEvent
 from peer.bed.chaos.script import Script, random_script
 
@@ -47,9 +47,8 @@ class Project:
         """
         labels = client.containers.get(container_id).labels
         if "com.docker.compose.project" not in labels:
-            raise UsageError(
-                "peer deploy chaos: this container belongs to no compose project. Name one with --project."
-            )
+            expected = "the name of a compose project, as this container belongs to none"
+            raise UsageError(ConfigProblem(Option("project"), expected, "nothing"))
         return cls(client, labels["com.docker.compose.project"])
 
     def peers(self) -> dict[int, Any]:

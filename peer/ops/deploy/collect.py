@@ -56,7 +56,7 @@ def collect(directory: Path, out: Path, via: Path | None = None) -> Report:
         stage = Path(name)
         shutil.copy(directory / "graph.json", stage)
         for peer in found.run.peers:
-            _copy_peer(peer.place, stage / f"peer-{peer.peer_id}")
+            _copy_peer(peer.state_dir, stage / f"peer-{peer.peer_id}")
         (stage / "report.json").write_text(json.dumps(found.values, indent=2, allow_nan=False) + "\n")
         save_plots(found.run, stage / "report")
         entries = sorted(map(str, stage.iterdir()))
@@ -73,10 +73,10 @@ def collect(directory: Path, out: Path, via: Path | None = None) -> Report:
     return found
 
 
-def _copy_peer(place: StateDir, target: Path) -> None:
+def _copy_peer(state_dir: StateDir, target: Path) -> None:
     target.mkdir()
-    for path in (place.summary, place.history):
+    for path in (state_dir.summary, state_dir.history):
         if path.exists():
             shutil.copy(path, target)
-    if place.models.exists():
-        shutil.copytree(place.models, target / "models")
+    if state_dir.models.exists():
+        shutil.copytree(state_dir.models, target / "models")

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from coordinator_free_bootstrap import Graph, dump_graph
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import Option, UsageError
+from coordinator_free_bootstrap.ordinary_file import unwritable
 from coordinator_free_bootstrap.user_file import names_file
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import at_addresses
@@ -120,7 +121,7 @@ def _make_mount_points(graph: Graph, folder: Path, data: GivenData) -> None:
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"--out: {place} cannot be made ({error.strerror}). Name another folder.") from error
+            raise UsageError(unwritable(Option("out"), place, error, "Name another folder.")) from error
 
 
 def _external(graph: Graph, data: GivenData | None) -> str:

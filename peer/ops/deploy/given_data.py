@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
 from coordinator_free_bootstrap.templates import fill_template
 from coordinator_free_bootstrap.user_file import file_of
 from peer.ops.deploy.task_file import WORKDIR
@@ -51,7 +51,7 @@ class GivenData:
         task = graph.manifest.task
         named = source_named(task) is not None
         if named and "data_root" not in local_options(task):
-            raise UsageError(f"--data: task {task!r} does not use it. Remove --data.")
+            raise UsageError(ConfigProblem.without_effect(Option("data"), text, f"task {task!r} does not use it"))
         source, _, path = text.partition(":")
         data = cls(source, path or DATA, named)
         if data.builtin and "{" in data.path:
@@ -82,11 +82,11 @@ class GivenData:
 
     def for_peer(self, peer_id: int) -> str:
         """Return the source of one peer."""
-        return fill_template(self.source, "--data", id=peer_id)
+        return fill_template(self.source, Option("data"), id=peer_id)
 
     def target(self, peer_id: int) -> str:
         """Return the absolute path in one peer's container."""
-        return str(PurePosixPath(WORKDIR, fill_template(self.path, "--data", id=peer_id)))
+        return str(PurePosixPath(WORKDIR, fill_template(self.path, Option("data"), id=peer_id)))
 
     def mount(self, peer_id: int) -> str:
         """Return the mount of one peer, for Compose and Swarm."""
@@ -108,7 +108,8 @@ def data_here(text: str, graph: Graph) -> GivenData:
         return data
     for place in dict.fromkeys(places):
         if not place.exists():
-            raise UsageError(f"--data: expected an existing {place}. Make it, or name a volume, without a slash.")
+            fix = "Make it, or name a volume, without a slash."
+            raise UsageError(ConfigProblem(Option("data"), f"an existing {place}", "none", fix))
         needed = stat.S_IROTH | (stat.S_IXOTH if place.is_dir() else 0)
         if place.stat().st_mode & needed != needed:
             log.warning("--data: the containers' user 10001 cannot read %s; let it, for example by chmod o+rX", place)

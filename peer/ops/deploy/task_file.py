@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import UsageError
-from coordinator_free_bootstrap.ordinary_file import content_of
+from coordinator_free_bootstrap.ordinary_file import content_of, unreadable
 from coordinator_free_bootstrap.user_file import file_of
 
 BYTES_MAX = 1 << 20  # limit of a ConfigMap in the Kubernetes API; code is smaller, data belong in shards
@@ -73,10 +73,8 @@ def _read(key: str, text: str) -> UserFile:
     try:
         content = content_of(Path(path))
     except OSError as error:
-        raise UsageError(
-            f"{key}: {text} cannot be read ({error.strerror or error}). Run peer deploy in the folder from which the path is "
-            "valid."
-        ) from error
+        fix = "Run peer deploy in the folder from which the path is valid."
+        raise UsageError(unreadable(key, error, fix, f"a file at {text}")) from error
     if len(content) > BYTES_MAX:
         log.warning(
             "the %s file is large: every peer gets a copy, and data belong in shard files: %s, %d bytes",

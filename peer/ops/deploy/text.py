@@ -8,7 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import Option, UsageError
+from coordinator_free_bootstrap.ordinary_file import unwritable
 
 TEMPLATES = files("peer.ops.deploy") / "templates"
 
@@ -55,5 +56,5 @@ def write(path: Path, text: str | bytes, mode: int = 0o644) -> Path:
         path.chmod(mode)  # before the content: other users must never be able to read a key
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     except OSError as error:
-        raise UsageError(f"--out: {path} cannot be written ({error.strerror}). Name another folder.") from error
+        raise UsageError(unwritable(Option("out"), path, error, "Name another folder.")) from error
     return path

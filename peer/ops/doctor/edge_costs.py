@@ -47,9 +47,9 @@ def round_cost(tests: Sequence[EdgeTest], graph: Graph, peer_id: int, model_byte
     if not seconds:
         return None
     transfer_s = max(*seconds, round_s(graph, peer_id, model_bytes))
-    told = [test.round_s for test in tests if test.round_s]
+    measured = [test.round_s for test in tests if test.round_s]
     # without training, transfers alone would say far too many rounds
-    whole_s = max(transfer_s, *told) if told else None
+    whole_s = max(transfer_s, *measured) if measured else None
     sent = model_bytes * len(tests)
     day_bytes = 2 * sent * DAY_S / whole_s if whole_s else None
     return RoundCost(sent, transfer_s, whole_s, 2.0 * sent * graph.manifest.rounds, day_bytes)

@@ -279,7 +279,7 @@ def chaos(
     """Kill, pause and isolate peers of a compose project at random; needs the Docker socket and SDK."""
     import socket
 
-    from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.errors import ConfigProblem, UsageError
     from peer.ops.deploy.chaos import Project, container_script, run_faults
     from peer.runtime.ending import exit_on_signals
 
@@ -292,9 +292,8 @@ def chaos(
         client = docker.from_env(timeout=300)
         client.ping()
     except docker.errors.DockerException as error:
-        raise UsageError(
-            f"peer deploy chaos: no answer from the Docker engine ({error}). Set DOCKER_HOST or DOCKER_GID."
-        ) from error
+        got, fix = f"none ({error})", "Set DOCKER_HOST or DOCKER_GID."
+        raise UsageError(ConfigProblem("peer deploy chaos", "an answer from the Docker engine", got, fix)) from error
     target = Project(client, project) if project else Project.of_this_container(client, socket.gethostname())
     fired = run_faults(target, container_script(seed, seconds, target.peers()))
     typer.echo(", ".join(f"{name} {count}" for name, count in fired.items()))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from peer.cli.declared import takes_options
 from peer.cli.json_output import json_option, print_json
-from peer.cli.proxy import ThroughProxy
+from peer.runtime.local_options import LocalOptions, complete_options
 
 if TYPE_CHECKING:
     from peer.ops.doctor.doctor import Check
@@ -17,37 +18,16 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
+@takes_options("local", LocalOptions, "state_dir", "device", "certs", "insecure", "listen", "proxy", "shard")
 def doctor(
+    *,
     neighbors: Annotated[
         Path | None, typer.Option("--neighbors", help="Graph file; also check the addresses in it.", readable=False)
     ] = None,
     peer_id: Annotated[
         int | None, typer.Option("--id", min=0, help="Check only the port and the neighbors of this peer.")
     ] = None,
-    state_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--state-dir",
-            help="Folder on the disk to check; with --id that of the peer.",
-            show_default="with --id state/peer-ID, else the temporary directory",
-            readable=False,
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    certs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with the own key, to test the edges.",
-            show_default="identity in the peer's state directory",
-            readable=False,
-        ),
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="The peers use plaintext, on loopback.")] = False,
-    listen: Annotated[str | None, typer.Option(help="host:port, as for peer run.")] = None,
-    proxy: ThroughProxy = False,
-    shard: Annotated[
-        Path | None, typer.Option(help="Own data, for the size of the model in run.split=shard.", readable=False)
-    ] = None,
+    local: LocalOptions,
     json: Annotated[bool, json_option("Print the checks and edges as JSON.")] = False,
 ) -> None:
     """Check Python, torch, device, clock, disk, ports and neighbors; exit 1 if a check fails.
@@ -63,12 +43,19 @@ def doctor(
     from peer.ops.doctor.doctor import Check, examine
     from peer.wire.proxy import HttpProxy
 
-    dialer = HttpProxy.chosen(proxy)
-    home = state_dir or (Path("state") / f"peer-{peer_id}" if peer_id is not None else None)
-    settings = {"certs": certs, "insecure": insecure, "listen": listen, "shard": shard}
+    options = complete_options(peer_id or 0, local)
+    dialer = HttpProxy.chosen(options["proxy"])
+    home = Path(options["state_dir"] or "") if peer_id is not None or "state_dir" in local else None
+    settings = {name: options[name] for name in ("certs", "insecure", "listen", "shard")}
     runs = neighbors is not None and peer_id is not None and _runs(neighbors, peer_id, home or Path(), settings)
     checks = examine(
-        graph_path=neighbors, peer_id=peer_id, state_dir=home, device=device, proxy=dialer, listen=listen, runs=runs
+        graph_path=neighbors,
+        peer_id=peer_id,
+        state_dir=home,
+        device=options["device"],
+        proxy=dialer,
+        listen=options["listen"],
+        runs=runs,
     )
     edges: dict[str, Any] = {}
     if neighbors is not None and peer_id is not None and all(c.name != "graph file" or c.level == "ok" for c in checks):

@@ -121,7 +121,7 @@ class Run:
 
         A model is a dict of named float32 arrays, as in its safetensors file.
         """
-        return {peer.peer_id: _Models(peer.place.models, self) for peer in self._report.run.peers}
+        return {peer.peer_id: _Models(peer.state_dir.models, self) for peer in self._report.run.peers}
 
     @named_in_python()
     def personalized(self, peer_id: int) -> nn.Module:

@@ -107,8 +107,8 @@ def view_of(graph: Graph | None, news: list[LoggedEvent], places: Mapping[int, S
         places: state directories on this machine, by peer id.
     """
     log = EventLog(graph.ids if graph else ())
-    told = with_endings(news)
-    news = [before if before.peer in places else after for before, after in zip(news, told, strict=True)]
+    completed = with_endings(news)
+    news = [before if before.peer in places else after for before, after in zip(news, completed, strict=True)]
     silent = [event.peer for event in news if event.kind == "silent" and event.peer in places]
     tails = [PeerTail(peer_id, places[peer_id]) for peer_id in silent if peer_id is not None]
     log.append(merged(list(tail.read()) for tail in tails))

@@ -33,7 +33,7 @@ from peer.view.state.tail import OBSERVED, PeerTail
 from peer.wire.client import NeighborLink
 from peer.wire.limits import WireLimits
 from peer.wire.proxy import HttpProxy
-from peer.wire.round_ring import FIELDS_TOLD, STATE_TOLD, RecordBatch
+from peer.wire.round_ring import OBSERVABLE_FIELDS, OBSERVABLE_STATE, RecordBatch
 from peer.wire.security import MutualTls
 
 INTERVAL_S = 1.0  # between two statuses of a peer
@@ -60,25 +60,25 @@ class PeerNotes:
 
     def __init__(self, directory: Path, peer_id: int, write: Callable[[dict[str, Any]], None]) -> None:
         self.peer_id = peer_id
-        self.place = StateDir.of_peer(directory, peer_id)
-        self.place.root.mkdir(parents=True, exist_ok=True)
+        self.state_dir = StateDir.of_peer(directory, peer_id)
+        self.state_dir.root.mkdir(parents=True, exist_ok=True)
         self.next_round, self.ended, self.completed = 0, False, False
         self.incarnation: int | None = None
         self._write = write
         self._neighbors: dict[str, str] = {}
-        self._told: tuple[Any, ...] = ()
-        self._told_at = 0.0
+        self._reported: tuple[Any, ...] = ()
+        self._reported_at = 0.0
         self._silent = ""
         self._last: PeerStatus | None = None
         self._resume()
-        self._history = HistoryWriter(self.place.history)
+        self._history = HistoryWriter(self.state_dir.history)
 
     def close(self) -> None:
         """Close the file."""
         self._history.close()
 
     def _resume(self) -> None:
-        for event in PeerTail(self.peer_id, self.place).read_history():
+        for event in PeerTail(self.peer_id, self.state_dir).read_history():
             data = event.data
             if data["kind"] == "start":
                 self.incarnation = data.get("incarnation")
@@ -102,8 +102,8 @@ class PeerNotes:
             metric, *more = (
                 Metric.from_json(each).as_json() for each in (status["metric"], *status.get("more_metrics", ()))
             )
-            told = {"more_metrics": more} if more else {}
-            self._line("start", peer_id=self.peer_id, metric=metric, true_cluster=status.get("true_cluster"), **told)
+            extra = {"more_metrics": more} if more else {}
+            self._line("start", peer_id=self.peer_id, metric=metric, true_cluster=status.get("true_cluster"), **extra)
             self.ended = self.completed = False
         if batch.rounds_from > self.next_round:
             rounds = {"from_round": self.next_round, "to_round": batch.rounds_from - 1}
@@ -130,10 +130,16 @@ class PeerNotes:
         self._neighbors = dict(neighbors)
 
     def _hear_place(self, status: PeerStatus) -> None:
-        told = (status["stage"], status["round_index"], status["waiting_for"], status["owed_to"], status["neighbors"])
+        summary = (
+            status["stage"],
+            status["round_index"],
+            status["waiting_for"],
+            status["owed_to"],
+            status["neighbors"],
+        )
         now = asyncio.get_running_loop().time()
-        if told != self._told or now - self._told_at >= STATUS_EVERY_S:
-            self._told, self._told_at = told, now
+        if summary != self._reported or now - self._reported_at >= STATUS_EVERY_S:
+            self._reported, self._reported_at = summary, now
             self._note("status", status=status)
 
     def end(self) -> bool:
@@ -158,7 +164,7 @@ class PeerNotes:
             "refusals": status["refusals"],
             "ended_at": _now(),
         }
-        write_json(self.place.summary, summary)
+        write_json(self.state_dir.summary, summary)
         self.ended, self.completed, self._last = True, word == "completed" or (word == "alone" and over), None
         return True
 
@@ -350,9 +356,9 @@ def round_line(text: str) -> dict[str, Any]:
         value = loads(text)
         if not isinstance(value, dict):
             raise ValueError(f"expected a JSON object, got a {type(value).__name__}")
-        line = {key: found for key, found in value.items() if key in FIELDS_TOLD}
+        line = {key: found for key, found in value.items() if key in OBSERVABLE_FIELDS}
         if isinstance(state := value.get("state"), dict):
-            line["state"] = {key: found for key, found in state.items() if key in STATE_TOLD}
+            line["state"] = {key: found for key, found in state.items() if key in OBSERVABLE_STATE}
         if problem := problem_of_line({"kind": "round", **line}):
             raise ValueError(problem)
     except ValueError as error:

@@ -108,7 +108,7 @@ class LiveProgress:
         self._pace = LinePace()
         self._shown_at = float("-inf")
         self._last_line = ""
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def update(self, *, force: bool = False) -> None:
         """Refresh and print if it is time; equal lines are not repeated."""
@@ -123,8 +123,8 @@ class LiveProgress:
             self.console.print(line, highlight=False, soft_wrap=True)
             self._last_line = line
         for problem in self.watcher.tail.log.problems if not self._live else ():
-            if problem not in self._told:
-                self._told.add(problem)
+            if problem not in self._logged:
+                self._logged.add(problem)
                 self.console.print(f"warning: {problem}", markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> LiveProgress:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coordinator_free_bootstrap.errors import TaskError, UsageError
+from coordinator_free_bootstrap.errors import ConfigProblem, TaskError, UsageError
 from coordinator_free_bootstrap.extras import require
 from coordinator_free_bootstrap.user_file import USER_ERRORS
 
@@ -74,9 +74,8 @@ def as_safetensors(module: nn.Module, example: Tensor | None, metadata: Metadata
         return bytes(save(state, dict(metadata)))
     except (SafetensorError, KeyError, ValueError) as error:  # a dtype that the format lacks
         dtypes = ", ".join(sorted({str(value.dtype) for value in state.values()}))
-        raise TaskError(
-            f"export to safetensors: {_first_line(error)} for tensors of {dtypes}. Export a file that ends in .pt."
-        ) from error
+        got, fix = f"{dtypes} ({_first_line(error)})", "Export a file that ends in .pt."
+        raise TaskError(ConfigProblem("export to safetensors", "tensors of its types", got, fix)) from error
 
 
 def as_onnx(module: nn.Module, example: Tensor | None, metadata: Metadata) -> bytes:

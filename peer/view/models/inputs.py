@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from coordinator_free_bootstrap.errors import Option, TaskError
-from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file, text_of
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, TaskError
+from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file, text_of, unreadable
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.arrays import by_name
 from peer.tasks.columns import NUMBER, Columns
@@ -73,7 +73,7 @@ def read_inputs(
     unused: tuple[str, ...] = ()
     reading: str | None = None
     if not path.exists():
-        raise TaskError(f"{READER}: {path} cannot be read: there is no such file. Give {ALLOWED}.")
+        raise TaskError(ConfigProblem(f"{READER}: {path}", ALLOWED, "none"))
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
         raw, files, reading = _pictures(path, sample_shape, preprocessing)
     elif is_table(path):
@@ -171,7 +171,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             found = np.load(stream, allow_pickle=False)
             return {ARRAY_NAME: found} if isinstance(found, np.ndarray) else {name: found[name] for name in found.files}
     except _UNREADABLE as error:
-        raise TaskError(f"{READER}: {path} cannot be read: {error}. Write the file again.") from error
+        raise TaskError(unreadable(f"{READER}: {path}", error, "Write the file again.", "arrays")) from error
 
 
 def _chosen(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -232,7 +232,7 @@ def read_raw(path: Path, sample_shape: Any) -> Any:
         TaskError: the file cannot be read.
     """
     if not path.exists():
-        raise TaskError(f"{READER}: {path} cannot be read: there is no such file. Give {ALLOWED}, or a .jsonl file.")
+        raise TaskError(ConfigProblem(f"{READER}: {path}", f"{ALLOWED}, or a .jsonl file", "none"))
     if path.suffix == ".jsonl":
         return _json_lines(path)
     if is_table(path):
@@ -280,7 +280,7 @@ def _json_lines(path: Path) -> list[Any]:
         return [json.loads(line) for line in text.splitlines() if line.strip()]
     except (OSError, ValueError, RecursionError) as error:
         raise TaskError(
-            f"{READER}: {path} cannot be read: {error}. Give one JSON object per line, in UTF-8."
+            unreadable(f"{READER}: {path}", error, expected="one JSON object per line, in UTF-8")
         ) from error
 
 

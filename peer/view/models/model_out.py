@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator_free_bootstrap.errors import StorageError, UsageError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, StorageError, UsageError
 from peer.api.choices import TaskChoice
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def peer_of(report: Report, peer_id: int) -> PeerRun:
     """
     peers = {peer.peer_id: peer for peer in report.run.peers}
     if peer_id not in peers:
-        raise UsageError(f"peer id: expected one of {', '.join(map(str, peers))}, got {peer_id}")
+        raise UsageError(ConfigProblem(Option("peer_id"), f"one of {', '.join(map(str, peers))}", repr(peer_id)))
     return peers[peer_id]
 
 
@@ -40,9 +40,9 @@ def read_model(peer: PeerRun, name: str = PERSONALIZED) -> SavedModel:
     """
     from peer.view.models.saved import SavedModel
 
-    path = peer.place.models / f"{name}.safetensors"
+    path = peer.state_dir.models / f"{name}.safetensors"
     if not path.is_file():
-        left = sorted(file.stem for file in peer.place.models.glob("*.safetensors"))
+        left = sorted(file.stem for file in peer.state_dir.models.glob("*.safetensors"))
         when = ", which a peer writes when it has completed the run" if name == PERSONALIZED else ""
         raise StorageError(
             f"peer {peer.peer_id}: expected {path}{when}, got only the models {', '.join(left) or '(none)'}"
@@ -104,7 +104,7 @@ def _chosen(peer: PeerRun, name: str) -> SavedModel:
     """Return a model file by its name; that of a predictor of several models, such as mixture, means the personalized file."""
     from peer.learning.combined import PREDICTORS
 
-    names = sorted(file.stem for file in peer.place.models.glob("*.safetensors"))
+    names = sorted(file.stem for file in peer.state_dir.models.glob("*.safetensors"))
     if name in (PERSONALIZED, *names):
         return read_model(peer, name)
     measured = ""

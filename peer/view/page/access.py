@@ -44,12 +44,12 @@ class Access:
 
     Args:
         key: secret of the cookies; the same key after a restart keeps open pages valid.
-        told: gets the token of the next link whenever one is used up.
+        on_token: gets the token of the next link whenever one is used up.
     """
 
-    def __init__(self, key: bytes, told: Callable[[str], None] = lambda token: None) -> None:
+    def __init__(self, key: bytes, on_token: Callable[[str], None] = lambda token: None) -> None:
         self.cookie = hmac.new(key, b"page of a run", hashlib.sha256).hexdigest()
-        self.told = told
+        self._on_token = on_token
         self.token = secrets.token_urlsafe(24)
 
     def redeem(self, token: str) -> bool:
@@ -57,7 +57,7 @@ class Access:
         if not hmac.compare_digest(token.encode(), self.token.encode()):
             return False
         self.token = secrets.token_urlsafe(24)
-        self.told(self.token)
+        self._on_token(self.token)
         return True
 
     def admits(self, cookie: str | None) -> bool:

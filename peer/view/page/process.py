@@ -15,9 +15,14 @@ PACKAGES = ("starlette", "uvicorn")
 
 
 def watch_directory(
-    directory: Path, told: Callable[[str], None], *, host: str = "127.0.0.1", port: int = 0, names: tuple[str, ...] = ()
+    directory: Path,
+    announce: Callable[[str], None],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    names: tuple[str, ...] = (),
 ) -> None:
-    """Serve the page of a run until Ctrl-C or SIGTERM; `told` gets a sentence with each link.
+    """Serve the page of a run until Ctrl-C or SIGTERM; `announce` gets a sentence with each link.
 
     Raises:
         ConfigError: the address cannot be bound.
@@ -32,7 +37,12 @@ def watch_directory(
 
     gc.set_threshold(100_000, 50)  # the events of a long run are many objects that stay
     serve(
-        RunSource(directory), kept_key(directory), lambda link: told(f"page: {link}"), host=host, port=port, names=names
+        RunSource(directory),
+        kept_key(directory),
+        lambda link: announce(f"page: {link}"),
+        host=host,
+        port=port,
+        names=names,
     )
 
 

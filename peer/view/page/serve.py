@@ -18,7 +18,7 @@ STOP_S = 1  # for streams to end when the server stops
 def serve(
     source: Source,
     key: bytes,
-    told: Callable[[str], None],
+    announce: Callable[[str], None],
     *,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -29,7 +29,7 @@ def serve(
     Args:
         source: the run.
         key: secret of the cookies, see `peer.view.page.access.Access`.
-        told: gets the address with the token: at the start, and again whenever one is used up.
+        announce: gets the address with the token: at the start, and again whenever one is used up.
         host: address to listen on.
         port: 0: any free port.
         names: allowed in the Host header, beside those of this machine and `host`.
@@ -42,7 +42,7 @@ def serve(
     listener = bound(host, port)
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     base = f"http://{f'[{shown}]' if ':' in shown else shown}:{listener.getsockname()[1]}/"
-    access = Access(key, lambda token: told(f"{base}?token={token}"))
+    access = Access(key, lambda token: announce(f"{base}?token={token}"))
     app = page_app(source, access, LOOPBACK | {host.lower(), *(name.lower() for name in names)})
     config = uvicorn.Config(
         app,
@@ -52,7 +52,7 @@ def serve(
         server_header=False,
         date_header=False,
     )
-    told(f"{base}?token={access.token}")
+    announce(f"{base}?token={access.token}")
     server = uvicorn.Server(config)
     if not _in_event_loop():
         server.run(sockets=[listener])

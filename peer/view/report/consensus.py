@@ -26,7 +26,7 @@ def consensus_distances(run: RunFiles, notes: list[str]) -> tuple[list[float | N
     absolute: list[float | None] = []
     relative: list[float | None] = []
     for cluster_index in range(run.clusters):
-        paths = [peer.place.cluster_model(cluster_index) for peer in run.peers]
+        paths = [peer.state_dir.cluster_model(cluster_index) for peer in run.peers]
         distance, norm = _distance([path for path in paths if path.is_file()], notes)
         absolute.append(distance)
         relative.append(distance / norm if distance is not None and norm else None)

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.errors import Option, RefusalCode, UsageError
-from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.strict_json import finite, printable
 from coordinator_free_bootstrap.validation import counted
+from peer.core.assignment import assignment
 from peer.core.counters import COUNTERS
 from peer.core.metric import Metric
 from peer.store.records import PHASES, STATES
@@ -66,7 +66,7 @@ def build_report(directory: Path, target: float | None = None) -> Report:
 def _report(run: RunFiles, target: float | None) -> Report:
     notes = [*run.found, *_state_notes(run)]
     values: dict[str, Any] = {"warnings": warnings(run)}
-    values |= _metrics(run, notes)
+    values |= {name: metric(run) for name, metric in METRICS.items()}
     values["metric"] = run.metric.as_json()
     values["more_metrics"] = more_metrics(run)
     values["consensus_distance"], values["consensus_distance_relative"] = consensus_distances(run, notes)
@@ -78,21 +78,6 @@ def _report(run: RunFiles, target: float | None) -> Report:
     values["peers"] = [peer_row(peer) | {"alone": was_alone(run, peer)} for peer in run.peers]
     values["notes"] = notes
     return Report(run, finite(values))
-
-
-def _metrics(run: RunFiles, notes: list[str]) -> dict[str, object]:
-    """Return `METRICS`; a value whose package is not installed is None, with a note."""
-    values: dict[str, Any] = {}
-    missing: dict[str, list[str]] = {}
-    for name, metric in METRICS.items():
-        try:
-            with named_packages():
-                values[name] = metric(run)
-        except UsageError as error:
-            values[name] = None
-            missing.setdefault(str(error), []).append(name)
-    notes += [f"{', '.join(names)}: left out: {sentence}" for sentence, names in missing.items()]
-    return values
 
 
 def more_metrics(run: RunFiles) -> dict[str, dict[str, Any]]:
@@ -218,12 +203,10 @@ def cluster_accuracy(run: RunFiles) -> float | None:
     true, found = cluster_labels(run)
     if not true:
         return None
-    from scipy.optimize import linear_sum_assignment
-
     true_index, found_index = (np.unique(labels, return_inverse=True)[1] for labels in (true, found))
     confusion = np.zeros((true_index.max() + 1, found_index.max() + 1), dtype=int)  # [true, assigned]
     np.add.at(confusion, (true_index, found_index), 1)
-    return float(confusion[linear_sum_assignment(-confusion)].sum() / len(true))
+    return float(confusion[assignment(-confusion)].sum() / len(true))
 
 
 def algorithm_state(run: RunFiles) -> dict[str, float]:
@@ -290,7 +273,7 @@ def _state_notes(run: RunFiles) -> list[str]:
         if peer.status in ("completed", "left") and peer.history and peer.state.phase == "start":
             last = peer.state.round["round_index"] + 1 if peer.state.round else 0
             notes.append(
-                f"peer {peer.peer_id}: {peer.place.history} ends after {last} rounds, without an end line: it was cut; "
+                f"peer {peer.peer_id}: {peer.state_dir.history} ends after {last} rounds, without an end line: it was cut; "
                 f"the summary has {peer.rounds_completed} rounds"
             )
     if ids := [peer.peer_id for peer in run.peers if peer.summary and not peer.history]:

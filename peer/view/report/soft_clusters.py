@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator_free_bootstrap.schedule import is_active, neighbors_in_round
+from peer.core.assignment import assignment
 from peer.store.records import AlgorithmFields
 from peer.view.state.run_files import RunFiles
 
@@ -27,13 +28,11 @@ def matched(tables: list[Counts]) -> tuple[Counts, npt.NDArray[np.int64]]:
 
     The matching covers the most samples of all peers (Hungarian).
     """
-    from scipy.optimize import linear_sum_assignment
-
     width = max(max(table.shape) for table in tables)
     padded = np.zeros((len(tables), width, width), np.int64)
     for place, table in zip(padded, tables, strict=True):
         place[: table.shape[0], : table.shape[1]] = table
-    return padded, linear_sum_assignment(padded.sum(axis=0), maximize=True)[1]
+    return padded, assignment(-padded.sum(axis=0))[1]
 
 
 def mixture_error(tables: list[Counts], soft: Sequence[list[float] | None] = ()) -> float:

@@ -47,7 +47,9 @@ class Lost(TypedDict):
     kind: Literal["lost"]
 
 
-EventData = HistoryLine | Ended | Process | Lost | Answered | Silent | Gap | FaultLine | Exit  # told apart by ``kind``
+EventData = (
+    HistoryLine | Ended | Process | Lost | Answered | Silent | Gap | FaultLine | Exit
+)  # distinguished by ``kind``
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,14 +32,14 @@ def state_directories(directory: Path, notes: list[str] | None = None) -> dict[i
     """
     found: dict[int, StateDir] = {}
     for root in _state_roots(Path(directory)):
-        place = StateDir(root)
-        peer_id = _peer_id(place)
+        state_dir = StateDir(root)
+        peer_id = _peer_id(state_dir)
         if peer_id is None or peer_id in found:
             reason = "its peer id is not known" if peer_id is None else f"peer {peer_id} has {found[peer_id].root} too"
             if notes is not None:
                 notes.append(f"{root}: not used: {reason}")
             continue
-        found[peer_id] = place
+        found[peer_id] = state_dir
     return dict(sorted(found.items()))
 
 
@@ -60,15 +60,15 @@ def _state_roots(directory: Path, depth: int = 2) -> Iterator[Path]:
             yield from _state_roots(folder, depth - 1)
 
 
-def _peer_id(place: StateDir) -> int | None:
-    if place.history.is_file():
-        with storage_errors("read", place.history), opened(place.history) as file:
+def _peer_id(state_dir: StateDir) -> int | None:
+    if state_dir.history.is_file():
+        with storage_errors("read", state_dir.history), opened(state_dir.history) as file:
             data = file.read(START_BYTES_MAX)
         for line in parse_lines(data):
             if line["kind"] == "start" and line.get("peer_id") is not None and not problem_of_line(line):
                 return int(line["peer_id"])
-    said = read_summary(place.summary, []).get("peer_id")
-    named = _NAME.match(place.root.resolve().name)
+    said = read_summary(state_dir.summary, []).get("peer_id")
+    named = _NAME.match(state_dir.root.resolve().name)
     return int(named[1]) if said is None and named else said
 
 

@@ -39,7 +39,7 @@ class PeerRun:
     """
 
     peer_id: int
-    place: StateDir
+    state_dir: StateDir
     history: list[HistoryLine]
     state: PeerState
     problems: tuple[str, ...] = ()
@@ -50,13 +50,13 @@ class PeerRun:
         return cls.of(peer_id, StateDir.of_peer(directory, peer_id))
 
     @classmethod
-    def of(cls, peer_id: int, place: StateDir) -> PeerRun:
+    def of(cls, peer_id: int, state_dir: StateDir) -> PeerRun:
         """Read a state directory; a peer that never started has an empty history.
 
         Raises:
             StorageError: a file exists and cannot be read.
         """
-        tail, log = PeerTail(peer_id, place), EventLog([peer_id])
+        tail, log = PeerTail(peer_id, state_dir), EventLog([peer_id])
         log.append(tail.read())
         return cls.from_log(log, tail)
 
@@ -64,7 +64,7 @@ class PeerRun:
     def from_log(cls, log: EventLog, tail: PeerTail) -> PeerRun:
         """Return what a log has of one peer."""
         history = [cast(HistoryLine, event.data) for event in log.events(tail.peer_id) if event.kind in KINDS]
-        return cls(tail.peer_id, tail.place, history, log.newest(tail.peer_id).copy(), tuple(tail.problems))
+        return cls(tail.peer_id, tail.state_dir, history, log.newest(tail.peer_id).copy(), tuple(tail.problems))
 
     @cached_property
     def round_lines(self) -> list[RoundLine]:
@@ -162,10 +162,12 @@ class RunFiles:
         others = [
             peer
             for peer in peers
-            if peer.status != "missing" and peer.place != StateDir.of_peer(directory, peer.peer_id)
+            if peer.status != "missing" and peer.state_dir != StateDir.of_peer(directory, peer.peer_id)
         ]
         if others:
-            notes.insert(0, f"{len(others)} state directories are known by their content, e.g. {others[0].place.root}")
+            notes.insert(
+                0, f"{len(others)} state directories are known by their content, e.g. {others[0].state_dir.root}"
+            )
         return cls(directory, graph, peers, tail.log, notes)
 
     @cached_property
@@ -173,7 +175,7 @@ class RunFiles:
         """The manifest in the graph file, else in a model file; None if there is neither."""
         if self.graph is not None:
             return self.graph.manifest
-        for path in (path for peer in self.peers for path in sorted(peer.place.models.glob("*.safetensors"))):
+        for path in (path for peer in self.peers for path in sorted(peer.state_dir.models.glob("*.safetensors"))):
             try:
                 return parse_manifest(json.loads(load_model(path)[1]["manifest"]), str(path))
             except (StorageError, ConfigError, KeyError, ValueError):
@@ -192,7 +194,7 @@ class RunFiles:
         """The number of models of a peer: of the manifest, else as many as a peer has left."""
         if self.manifest:
             return self.manifest.clusters
-        return max((len(list(peer.place.models.glob("cluster-*.safetensors"))) for peer in self.peers), default=0)
+        return max((len(list(peer.state_dir.models.glob("cluster-*.safetensors"))) for peer in self.peers), default=0)
 
     @cached_property
     def metric(self) -> Metric:

@@ -38,7 +38,7 @@ class FileTail:
 
     Attributes:
         offset: byte behind the last line that was read.
-        replaced: how often another file took the place of the one that was read.
+        replaced: how often another file replaced the one that was read.
         unread: the lines that `records` has left out.
     """
 
@@ -104,7 +104,7 @@ class PeerTail:
     """The events in one peer's state directory: its history, its summary, its process."""
 
     peer_id: int
-    place: StateDir
+    state_dir: StateDir
     at: float = 0.0
     _history: FileTail = field(init=False)
     _summary: tuple[int, int] | None = None  # time and size of the summary that was read
@@ -112,7 +112,7 @@ class PeerTail:
     _held: bool | None = None
 
     def __post_init__(self) -> None:
-        self._history = FileTail(self.place.history)
+        self._history = FileTail(self.state_dir.history)
 
     @property
     def problems(self) -> list[str]:
@@ -121,7 +121,7 @@ class PeerTail:
 
     def read(self, *, processes: bool = True) -> Iterator[LoggedEvent]:
         """Yield what is new; ``processes`` also looks whether a process has the state directory."""
-        held = held_by(self.place.root) is not None if processes else None  # first: its last lines come after
+        held = held_by(self.state_dir.root) is not None if processes else None  # first: its last lines come after
         yield from self.read_history()
         yield from self._read_summary()
         if held != self._held:
@@ -142,7 +142,7 @@ class PeerTail:
 
     def _read_summary(self) -> Iterator[LoggedEvent]:
         try:
-            found = self.place.summary.stat()
+            found = self.state_dir.summary.stat()
         except OSError:
             if self._summary is not None:  # a new run of this peer has removed it
                 self._summary, self._summary_problems = None, []
@@ -151,7 +151,7 @@ class PeerTail:
         if (found.st_mtime_ns, found.st_size) == self._summary:
             return
         self._summary, self._summary_problems = (found.st_mtime_ns, found.st_size), []
-        summary = read_summary(self.place.summary, self._summary_problems)
+        summary = read_summary(self.state_dir.summary, self._summary_problems)
         if summary:
             ended = summary.get("ended_at")
             self.at = max(self.at, seconds_of(ended)) if ended else self.at
@@ -215,9 +215,9 @@ class RunTail:
             if strangers := [peer_id for peer_id in places if peer_id not in self.graph.ids]:
                 self.notes.append(f"peer {listed(strangers)}: not in graph.json; not used")
             places = {i: places.get(i) or StateDir.of_peer(self.directory, i) for i in self.graph.ids}
-        for peer_id, place in places.items():
+        for peer_id, state_dir in places.items():
             if peer_id not in self.peers:
-                self.peers[peer_id] = PeerTail(peer_id, place)
+                self.peers[peer_id] = PeerTail(peer_id, state_dir)
 
     def _read_timeline(self) -> Iterator[LoggedEvent]:
         for lines in self._timeline.records(lambda line: problem_of(line, FaultLine)):

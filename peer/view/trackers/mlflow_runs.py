@@ -78,8 +78,8 @@ class Mlflow(Tracker):
         for peer in run.peers:
             if (run_id := self._peers.get(peer.peer_id)) is None:
                 continue
-            if peer.place.personalized_model.is_file():
-                self._client.log_artifact(run_id, str(peer.place.personalized_model), "models")
+            if peer.state_dir.personalized_model.is_file():
+                self._client.log_artifact(run_id, str(peer.state_dir.personalized_model), "models")
             self._client.set_terminated(run_id, _ENDINGS.get(peer.status, "FAILED"))
         self._client.set_terminated(self._all, _ENDINGS.get(report.values["state"], "FAILED"))
 

@@ -13,7 +13,7 @@ import typer
 
 from coordinator_free_bootstrap.errors import written_as
 from peer.cli.json_output import AsJson, print_json
-from peer.cli.problem import KEYS, Problem, Settings, set_keys, takes_problem
+from peer.cli.problem import KEYS, Problem, Settings, names_settings, set_keys, takes_problem
 
 if TYPE_CHECKING:
     from coordinator_free_bootstrap import Manifest
@@ -59,6 +59,7 @@ def evaluate(
 
 
 @written_as({"task": "--set run.task"})
+@names_settings
 def predict(
     model: ModelFile,
     inputs: Annotated[

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from coordinator_free_bootstrap.errors import written_as
 
+
+@written_as({"peer_id": "--peer"})
 def export(
     directory: Annotated[Path, typer.Argument(help="The --out of a testbed, or one state directory.", readable=False)],
     to: Annotated[

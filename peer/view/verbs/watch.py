@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from peer.cli.declared import takes_options
 from peer.cli.proxy import ThroughProxy
+from peer.view.options import PageOptions, page_options
 
 
 def no_run_yet(directory: Path) -> bool:
@@ -18,7 +20,9 @@ def no_run_yet(directory: Path) -> bool:
     return directory.is_dir() and not (directory / "graph.json").exists() and not state_directories(directory)
 
 
+@takes_options("page", PageOptions)
 def watch(
+    *,
     where: Annotated[
         Path,
         typer.Argument(
@@ -42,17 +46,7 @@ def watch(
             help="With a graph file: folder with an observer's key. Default: certs beside the file.", readable=False
         ),
     ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[HOST:]PORT",
-            help="Where the page is; without HOST on 127.0.0.1. Plain HTTP: keep it on this machine. Default: any free port.",
-        ),
-    ] = None,
-    name: Annotated[
-        list[str] | None,
-        typer.Option("--name", help="Another host name under which a browser may ask for the page. Repeatable."),
-    ] = None,
+    page: PageOptions,
     proxy: ThroughProxy = False,
 ) -> None:
     r"""Serve a page of a run until Ctrl-C: graph, accuracy, clusters, waits, times, traffic, faults, and replay.
@@ -66,14 +60,9 @@ def watch(
 
     Example: peer watch graph.json --certs certs --terminal
     """
-    from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
     from coordinator_free_bootstrap.options import refuse_given
-    from peer.runtime.local_options import LOCAL_HOST, listen_address
 
-    try:
-        host, port = listen_address(listen) if listen is not None else (LOCAL_HOST, 0)
-    except ValueError as error:
-        raise UsageError(ConfigProblem(Option("listen"), str(error), repr(listen))) from None
+    host, port, names = page_options(page)
     asked = where.is_file()
     if not asked:
         refuse_given("no graph file is given", out=out, certs=certs, proxy=proxy)
@@ -106,4 +95,4 @@ def watch(
             return
         from peer.view.page.process import watch_directory
 
-        watch_directory(directory, typer.echo, host=host, port=port, names=tuple(name or ()))
+        watch_directory(directory, typer.echo, host=host, port=port, names=names)

@@ -20,11 +20,11 @@ import numpy as np
 from typing_extensions import override
 
 from coordinator_free_bootstrap.seeds import derive_seed, generator
-from peer.algorithms import labels, sketches
+from peer.algorithms import clustering, labels, sketches
 from peer.algorithms.learner import Fields, Learner, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, fold
-from peer.zoo.algorithms import cluster_count, clustering
+from peer.zoo.algorithms import cluster_count
 from peer.zoo.algorithms.cgpfl_decisions import CgpflDecisions, CgpflState, anchor_in, count_in, sketches_in
 from peer.zoo.algorithms.local_rounds import local_rounds
 
@@ -33,7 +33,6 @@ class Cgpfl(CgpflDecisions):
     """CGPFL: theta near w near one of K centers; theta and the center are evaluated."""
 
     name = "cgpfl"
-    packages = ("scipy",)  # to align labels
 
     # ---- the start --------------------------------------------------------------------------------------------------
 
@@ -102,8 +101,10 @@ class Cgpfl(CgpflDecisions):
             self.merge(workspace)  # of a step without models: nothing
         state = workspace.state
         if kind == "costs" and state.costs:
-            told = [(tuple(numbers), self.metropolis(n)) for n, numbers in sorted(workspace.told.items())]
-            state = replace(state, costs=tuple(cluster_count.mixed(state.costs, told)))
+            reported = [
+                (tuple(numbers), self.metropolis(n)) for n, numbers in sorted(workspace.neighbor_numbers.items())
+            ]
+            state = replace(state, costs=tuple(cluster_count.mixed(state.costs, reported)))
         elif kind == "align":
             state = self._align(workspace)
         if self.chooses(t, step):
@@ -213,17 +214,17 @@ class Cgpfl(CgpflDecisions):
 
     def _align(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Take over the labels, and K, of the neighbor with the smallest anchor: permute the own centers to match its."""
-        state, told = workspace.state, workspace.told
+        state, reported = workspace.state, workspace.neighbor_numbers
         own = state.anchor or labels.Anchor(self.graph.ids[-1] + 1, 0)
-        known = {n: anchor_in(numbers) for n, numbers in told.items()}
+        known = {n: anchor_in(numbers) for n, numbers in reported.items()}
         parent = labels.choose_parent(own, known, len(self.graph.nodes) - 1)
         if parent is None:
             return state
-        count, anchor = count_in(told[parent]), known[parent]
+        count, anchor = count_in(reported[parent]), known[parent]
         if count != state.clusters:
             state = self._change_count(workspace, count)
         mine = self._sketches(workspace, count) if state.sketches is None else state.sketches
-        order = labels.nearest_matching(mine, sketches_in(told[parent]))
+        order = labels.nearest_matching(mine, sketches_in(reported[parent]))
         state = replace(state, anchor=labels.Anchor(anchor.peer_id, anchor.hops + 1), sketches=mine[order])
         if order != list(range(count)):
             for k, center in enumerate([workspace.models.model(old) for old in order]):

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from peer.zoo.algorithms.clustering import Points, cost, k_means
+from peer.algorithms.clustering import Points, cost, k_means
 
 CostCurve = list[float]  # the sums of cost(K) / cost(1) for K = 1 .. n, then the shares of the peers that have each K
 
@@ -40,9 +40,9 @@ def curve_of(ratios: list[float], length: int) -> CostCurve:
     return [*ratios, *missing, *([1.0] * len(ratios)), *missing]
 
 
-def mixed(own: Sequence[float], told: Sequence[tuple[Sequence[float], float]]) -> CostCurve:
+def mixed(own: Sequence[float], reported: Sequence[tuple[Sequence[float], float]]) -> CostCurve:
     """Return the own curve after a gossip step, given those of neighbors and their weights."""
-    return [value + sum(weight * (other[at] - value) for other, weight in told) for at, value in enumerate(own)]
+    return [value + sum(weight * (other[at] - value) for other, weight in reported) for at, value in enumerate(own)]
 
 
 def wrong_curve(curve: tuple[float, ...], length: int) -> str:

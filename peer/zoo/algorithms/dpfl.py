@@ -22,12 +22,12 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
-from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Algorithm, refuse_slot
+from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
@@ -216,11 +216,6 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
             if step >= len(plan) or self.peer_id not in plan[step]:
                 return ()
         return (Offer(CURRENT, state.sample_count),)
-
-    @override
-    def rejects(self, state: DpflState, header: ModelHeader, select: Select | None) -> Refusal | None:
-        """Refuse any slot but 0."""
-        return refuse_slot(header, self.slots)
 
     @override
     def targets(self, state: DpflState, header: ModelHeader) -> tuple[Target, ...] | None:

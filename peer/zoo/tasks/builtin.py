@@ -20,8 +20,7 @@ from peer.zoo.tasks.datasets import DATASETS, facts_of, group_column, load_pool
 from peer.zoo.tasks.dealing import Deal, outputs_for
 from peer.zoo.tasks.models import check_model_name, model_of
 from peer.zoo.tasks.pool import DataSet, Pool
-from peer.zoo.tasks.splits import PeerSplit, check_split
-from peer.zoo.tasks.splits.mixtures import LETTERS
+from peer.zoo.tasks.splits import PeerSplit, check_split, splits
 
 OPEN = ("target", "columns", "categories", "classes")  # in the order in which a reader of a table decides them
 
@@ -141,7 +140,8 @@ def _check_origin(shard: Shard, classes: int | None, manifest: Manifest, path: P
         ShardError: another task, kind, number of labels or shape of a sample.
     """
     facts = facts_of(manifest)
-    labels = LETTERS if "letters_case" in (manifest.split, shard.metadata.get("split")) else facts.classes
+    dealt = [splits()[name] for name in (manifest.split, shard.metadata.get("split", "")) if name in splits()]
+    labels = next((split.classes for split in dealt if split.classes is not None), facts.classes)
     shape = shard.train_x.shape[1:]
     kind, wanted_kind = (
         "regression" if regression else "classification" for regression in (classes is None, facts.regression)
@@ -160,7 +160,7 @@ def _check_origin(shard: Shard, classes: int | None, manifest: Manifest, path: P
     wrong = [f"expected {what} {wanted}, got {found}" for what, found, wanted in rows if found != wanted]
     if wrong:
         raise ShardError(
-            f"shard: {path}: {', '.join(wrong)}. The task of the manifest is {manifest.task!r} with task_options "
+            f"shard: {path}: {'; '.join(wrong)}. The task of the manifest is {manifest.task!r} with task_options "
             f"{manifest.task_options}. Give a shard of that task, or change run.task or run.task_options."
         )
 

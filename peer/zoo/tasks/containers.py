@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.errors import ConfigProblem, ShardError, TaskError
+from coordinator_free_bootstrap.ordinary_file import unreadable
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.columns import some
 from peer.tasks.in_numpy import in_numpy, is_missing
@@ -123,7 +124,7 @@ def _array(name: str, values: Any) -> np.ndarray:
         found = in_numpy(name, values)
         found = np.asarray(found) if isinstance(found, np.ndarray) else in_numpy(name, _listed(found))
     except (ValueError, ShardError) as error:
-        raise TaskError(f"{SOURCE}: {name}: expected an array of samples of one shape, got: {error}") from error
+        raise TaskError(unreadable(f"{SOURCE}: {name}", error, expected="an array of samples of one shape")) from error
     result: np.ndarray = found
     return result
 
@@ -250,9 +251,8 @@ def _frame(frame: Any, y: Any, options: dict[str, Any]) -> Read:
                 f"{counted(len(frame), 'row')}"
             )
         if target in frame.columns:
-            raise TaskError(
-                f"{SOURCE}: y: expected no column {target!r} in the frame beside y. Give y={target!r}, or drop the column."
-            )
+            fix = f"Give y={target!r}, or drop the column."
+            raise TaskError(ConfigProblem(f"{SOURCE}: y", f"no column {target!r} in the frame beside y", "one", fix))
         frame = frame.assign(**{target: _array("y", y) if not hasattr(y, "iloc") else y})
     targets = frame[target]
     options["kind"] = kind_of(targets.dropna().to_numpy(), options.get("kind"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator_free_bootstrap.errors import Option, TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.zoo.tasks.datasets import DATASETS, joinable
 
@@ -31,8 +31,7 @@ def data_files(manifest: Manifest, data_root: Path | None) -> list[Path]:
         layout = DATASETS[name].layout.format(split=split)
         files = {path for path in data_root.glob(layout) if path.is_file()}
         if not files:
-            raise TaskError(
-                f"{Option('data_root')}: expected the file {data_root / layout}, which task {name!r} reads. Put it there."
-            )
+            expected = f"the file {data_root / layout}, which task {name!r} reads"
+            raise TaskError(ConfigProblem(Option("data_root"), expected, "none", "Put it there."))
         found |= files
     return sorted(found)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import Option, TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.validation import counted
 from peer.tasks.shard import Shard
 from peer.zoo.tasks.pool import Pool
-from peer.zoo.tasks.splits import PeerSplit, PoolSamples, SplitInput, make_split
-from peer.zoo.tasks.splits.mixtures import LETTERS
+from peer.zoo.tasks.splits import PeerSplit, PoolSamples, SplitInput, make_split, splits
 from peer.zoo.tasks.splits.plan import UNKNOWN
 
 
@@ -36,7 +36,8 @@ class Deal:
     def classes(self) -> int | None:
         """Number of labels after the split; None for regression."""
         # EMNIST by-class has 62 labels; the split by case merges them into the 26 letters.
-        return LETTERS if self.manifest.split == "letters_case" else self.pool.classes
+        named = splits().get(self.manifest.split)
+        return self.pool.classes if named is None or named.classes is None else named.classes
 
     @property
     def outputs(self) -> int:
@@ -63,7 +64,8 @@ class Deal:
             TaskError: there is no such peer, or as `split`.
         """
         if not 0 <= peer_id < self.peers:
-            raise TaskError(f"peer id: expected peers 0..{self.peers - 1}, which share the data set, got {peer_id}")
+            shared = f"0 to {self.peers - 1} with {counted(self.peers, 'peer')}"
+            raise TaskError(ConfigProblem(Option("peer_id"), shared, str(peer_id)))
         mine = self.split()[peer_id]
         parts = {name: self._gather(getattr(mine, name), mine) for name in ("train", "test", "validation")}
         has_validation = len(mine.validation) > 0

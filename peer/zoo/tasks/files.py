@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, TaskError
 from coordinator_free_bootstrap.seeds import generator
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.pictures import IMAGE_SUFFIXES, Picture, read_pixels, summary
@@ -69,7 +69,8 @@ def class_list(given: object, found: list[str], path: Path) -> list[str]:
 
 def _subfolders(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise TaskError(f"image-folder: expected the folder {folder}. Give a folder with one folder per class.")
+        fix = "Give a folder with one folder per class."
+        raise TaskError(ConfigProblem("image-folder", f"the folder {folder}", "none", fix))
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 

@@ -1,4 +1,4 @@
-"""The table of models: the architectures of the papers by name, and those of torchvision.
+"""Models by name: the architectures of the papers, those of torchvision, and those of other installed packages.
 
 ``tests/unit/zoo/test_models.py`` compares parameter counts with the papers and their code. Sources: DFCA (Kirch et al.
 2025, arXiv:2510.15300), FedSPD (Lin et al. 2025, arXiv:2410.18862), FedSoft (Ruan and Joe-Wong 2022, arXiv:2112.06053),
@@ -7,6 +7,7 @@ DPFL (Kharrat et al. 2025, arXiv:2406.06520), CGPFL (Tang et al. 2021, arXiv:210
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -16,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from typing_extensions import override
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, TaskError
 from coordinator_free_bootstrap.extras import is_installed
+from coordinator_free_bootstrap.installed import named
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import NoOptions, Whole, parsed
 from coordinator_free_bootstrap.validation import near, unknown_name
@@ -26,6 +28,31 @@ InputShape = tuple[int, ...]
 NamedModel = tuple[str, Mapping[str, object]]  # a model's name and options
 Builder = Callable[[InputShape, int, Any], nn.Module]  # the options are of the model's own class
 Width = Annotated[Whole, Field(ge=1)]
+GROUP = "coordinator_free.models"
+
+
+class Model(NamedTuple):
+    """A model by name.
+
+    Attributes:
+        build: returns the module; arguments: shape of a sample, number of outputs, options.
+        about: one sentence for people.
+        options: class of its ``model_options``.
+    """
+
+    build: Builder
+    about: str
+    options: type[BaseModel] = NoOptions
+
+
+@functools.cache  # reading the metadata of all installed packages costs a forked peer 2 MB
+def models() -> Mapping[str, Model]:
+    """Return all models by name but those of torchvision, those of installed packages too.
+
+    Raises:
+        ConfigError: an installed package is wrong, or has a name that another one has.
+    """
+    return named(GROUP, "model", Model)
 
 
 def make_model(
@@ -34,7 +61,7 @@ def make_model(
     """Return a new model, initialized from torch's global generator.
 
     Args:
-        name: one of `MODELS`, or ``torchvision:<name>`` such as ``torchvision:resnet18``.
+        name: one of `models`, or ``torchvision:<name>`` such as ``torchvision:resnet18``.
         input_shape: of one sample: [channels, height, width] of images, [features] of rows.
         outputs: classes, or regression targets.
         options: the manifest's ``model_options``.
@@ -46,7 +73,7 @@ def make_model(
     if name.startswith(TORCHVISION):
         return _torchvision(name.removeprefix(TORCHVISION), input_shape, outputs, options)
     check_model_name(name, options)
-    return MODELS[name].build(input_shape, outputs, _options_of(name, options))
+    return models()[name].build(input_shape, outputs, _options_of(name, options))
 
 
 def model_of(manifest: Manifest, default: NamedModel, input_shape: InputShape, outputs: int) -> nn.Module:
@@ -78,13 +105,13 @@ def check_model_name(name: str, options: Mapping[str, object]) -> None:
         if name not in known:
             raise TaskError(f"run.model: expected a model of torchvision, got {name!r} ({near(name, known)})")
         return
-    if name not in MODELS:
-        raise TaskError(unknown_name("run.model", name, [*MODELS, f"{TORCHVISION}<name>"]))
+    if name not in models():
+        raise TaskError(unknown_name("run.model", name, [*models(), f"{TORCHVISION}<name>"]))
     _options_of(name, options)
 
 
 def _options_of(name: str, options: Mapping[str, object]) -> BaseModel:
-    return parsed(MODELS[name].options, options, "run.model_options.{}".format, TaskError, f"model {name!r}")
+    return parsed(models()[name].options, options, "run.model_options.{}".format, TaskError, f"model {name!r}")
 
 
 class MlpOptions(BaseModel):
@@ -220,11 +247,11 @@ def _torchvision(name: str, shape: InputShape, outputs: int, options: Mapping[st
     channels, _, _ = _image(shape, 1)
     if channels not in {1, 3}:
         raise TaskError(f"model: torchvision:{name}: expected images of 1 or 3 channels, got {channels}")
-    models = import_torchvision().models
     try:
-        model: nn.Module = models.get_model(name, weights=None, num_classes=outputs, **options)
+        model: nn.Module = import_torchvision().models.get_model(name, weights=None, num_classes=outputs, **options)
     except (ValueError, TypeError) as error:
-        raise TaskError(f"model: torchvision:{name} cannot be made: {error}. Check run.model_options.") from error
+        problem = ConfigProblem("run.model_options", f"options of torchvision:{name}", str(error))
+        raise TaskError(problem) from error
     return model if channels == 3 else nn.Sequential(_GreyToColor(), model)
 
 
@@ -235,14 +262,6 @@ def _image(shape: InputShape, side_min: int) -> tuple[int, int, int]:
             f"{list(shape)}. Choose mlp or mlr."
         )
     return shape[0], shape[1], shape[2]
-
-
-class Model(NamedTuple):
-    """One entry of `MODELS`: what builds it, one sentence for people, and the class of its model_options."""
-
-    build: Builder
-    about: str
-    options: type[BaseModel] = NoOptions
 
 
 MODELS: dict[str, Model] = {

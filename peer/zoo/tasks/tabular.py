@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, TaskError
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.columns import NUMBER, Columns, columns_of, refuse_look_alikes, some
 from peer.tasks.numerals import number
@@ -114,7 +114,7 @@ def _table_path(root: Path, file: object) -> Path:
             )
         root = tables[0]
     if not root.is_file():
-        raise TaskError(f"{READER}: expected the file {root}. Give a CSV or Parquet file.")
+        raise TaskError(ConfigProblem(READER, f"the file {root}", "none", "Give a CSV or Parquet file."))
     return root
 
 

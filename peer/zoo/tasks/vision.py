@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.ordinary_file import unreadable
 from peer.tasks.preprocessing import PIXELS, of_channels
 from peer.tasks.torchvision_shim import import_torchvision
 from peer.zoo.tasks.pool import DataSet, Facts, Pool, Settings
@@ -60,9 +61,8 @@ def _read(
     except (RuntimeError, OSError, ValueError, EOFError) as error:
         command = f"peer data show --set run.task={dataset.name} --set data_root={root} --set download=true"
         remedy = "" if download else f", or download them: {command}"
-        raise TaskError(
-            f"task: {dataset.torchvision}: {error}. Put torchvision's files into {root}{remedy}."
-        ) from error
+        fix = f"Put torchvision's files into {root}{remedy}."
+        raise TaskError(unreadable("run.task", error, fix, f"the files of {dataset.torchvision}")) from error
     images = torch.as_tensor(found.data).numpy()
     images = images[:, None] if images.ndim == 3 else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
     labels = torch.as_tensor(found.targets, dtype=torch.int64).numpy()

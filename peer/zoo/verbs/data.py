@@ -41,14 +41,16 @@ def split(
 
     Example: peer data split --set run.task=my_task.py:task --peer 3
     """
-    from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
     from coordinator_free_bootstrap.validation import counted
     from peer.zoo.tasks.datasets import DATASETS
 
     manifest, count, task = problem.load()
     known = problem.graph is not None or problem.local.peers is not None or manifest.task in DATASETS
     if peer_id is not None and known and peer_id >= count:
-        raise UsageError(f"--peer: expected 0 to {count - 1} with {count} peers, got {peer_id}.")
+        raise UsageError(
+            ConfigProblem(Option("peer_id"), f"0 to {count - 1} with {counted(count, 'peer')}", str(peer_id))
+        )
     _make_folder(out)
     readings = Readings()
     ids = range(count) if peer_id is None else [peer_id]
@@ -69,7 +71,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show classes, rotations and sizes of each peer's data, as a table and as a picture."""
-    from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.errors import ConfigProblem, UsageError
     from peer.tasks.user_code import shard_of
     from peer.zoo.tasks.summary import save_plot, summarize
 
@@ -80,9 +82,8 @@ def show(
             refuse_given("neither run.task nor --graph is given", set=problem.settings or None)
         paths = sorted(shards.glob("peer-*.safetensors"), key=lambda p: (len(p.name), p.name))
         if not paths:
-            raise UsageError(
-                f"SHARDS: expected peer-<id>.safetensors in {shards}, got none. Make them with peer data split."
-            )
+            fix = "Make them with peer data split."
+            raise UsageError(ConfigProblem("SHARDS", f"peer-<id>.safetensors in {shards}", "none", fix))
         numbers = [p.stem.removeprefix("peer-") for p in paths]
         found = (
             (int(n) if n.isdigit() else i, _checked(p, problem))

@@ -85,10 +85,10 @@ def _tasks() -> list[Listed]:
 
 
 def _splits() -> list[Listed]:
-    from peer.zoo.tasks.splits import SPLITS
+    from peer.zoo.tasks.splits import splits
 
     entries = []
-    for name, each in SPLITS.items():
+    for name, each in splits().items():
         options = _declared("split_options", each.options)
         example = " ".join(filter(None, [f"peer data show --set run.split={name}", each.needs]))
         entries.append(Listed(name, each.about, example, options))
@@ -111,7 +111,7 @@ def _declared(section: str, options: type[BaseModel]) -> tuple[ListedOption, ...
 
 
 def _models() -> list[Listed]:
-    from peer.zoo.tasks.models import MODELS
+    from peer.zoo.tasks.models import models
 
     entries = [
         Listed(
@@ -120,7 +120,7 @@ def _models() -> list[Listed]:
             f"peer testbed --set run.model={name}",
             _declared("model_options", each.options),
         )
-        for name, each in MODELS.items()
+        for name, each in models().items()
     ]
     about = "A model of torchvision by its name there; run.model_options go to its constructor."
     example = "peer testbed --set run.task=cifar10 --set data_root=DIR --set run.model=torchvision:resnet18"

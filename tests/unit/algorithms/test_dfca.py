@@ -251,8 +251,6 @@ def header_of(**changes):
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"slot": 3}, RefusalCode.SLOT_OUT_OF_RANGE),
-        ({"slot": -1}, RefusalCode.SLOT_OUT_OF_RANGE),
         ({"mass": 0.0}, RefusalCode.WEIGHT_OUT_OF_RANGE),
         ({"mass": 3.5}, RefusalCode.WEIGHT_OUT_OF_RANGE),
         ({"mass": float("nan")}, RefusalCode.WEIGHT_OUT_OF_RANGE),

@@ -1,6 +1,8 @@
 """``run.algorithm = "path/to/file.py:Class"``: loaded as a task file is, in every face, and compared by neighbors."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from coordinator_free_bootstrap.errors import ConfigError, UsageError
 from coordinator_free_bootstrap.meaning import compare
 from peer.algorithms.registry import algorithm_for, algorithm_named
 from peer.cli.main import app
+from peer.zoo import algorithms as zoo
 
 HALF = """
 import os
@@ -97,7 +100,7 @@ def test_what_is_no_algorithm_is_refused_before_the_run(file, tmp_path, value, w
 
 
 def test_options_are_checked(file):
-    with pytest.raises(ConfigError, match=r"run\.options\.share: expected less than or equal to 1, got 2"):
+    with pytest.raises(ConfigError, match=r"run\.options\.share: expected at most 1, got 2"):
         peer.simulate(graph_with(f"{file}:Half", options={"share": 2}), progress=False)
 
 
@@ -153,3 +156,20 @@ def meaning_with(algorithm):
     task = load_task(manifest, 4)
     learner = TorchLearner(task, training_shard(task, 0, manifest), batch_size=manifest.batch_size)
     return build_host(0, graph, learner, 1, clock=lambda: 0.0).hello_to(1).meaning
+
+
+def test_an_algorithm_of_the_zoo_is_the_same_as_a_file_that_imports_peer_alone(tmp_path, monkeypatch):
+    """Ditto and its base in one file give the same models, bit for bit."""
+    folder = Path(zoo.__file__).parent
+    text = "".join((folder / name).read_text() for name in ("personal.py", "ditto.py"))
+    text = re.sub(r"^from __future__ .*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^from peer\.zoo.*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^from (peer\.|coordinator_free)\S* import", "from peer import", text, flags=re.MULTILINE)
+    text = text.replace('name = "ditto"', 'name = "own_ditto"')
+    (tmp_path / "own.py").write_text("from __future__ import annotations\n" + text)
+    monkeypatch.chdir(tmp_path)
+    options = {"strength": 0.5}
+    own, known = (graph_with(name, options=options) for name in ("own.py:Ditto", "ditto"))
+    mine, theirs = (models_of(peer.simulate(graph, progress=False)) for graph in (own, known))
+    assert [model.tobytes() for model in mine] == [model.tobytes() for model in theirs]
+    assert len(mine) > 1

@@ -55,7 +55,7 @@ class Gossip(Algorithm):
 
     def mixed(self, workspace):
         change = 0.0
-        for neighbor, (number, step) in workspace.told.items():
+        for neighbor, (number, step) in workspace.neighbor_numbers.items():
             assert self.manifest.pace == "async" or step == workspace.step, "the numbers of another step"
             change += self.metropolis(neighbor) * (number - workspace.state.number)
         return replace(workspace.state, number=workspace.state.number + change)

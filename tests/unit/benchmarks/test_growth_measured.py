@@ -1,9 +1,21 @@
 """The growth benchmark measures what it says, at small sizes."""
 
 import pytest
-from agreement import KINDS, Averages, consensus_distance, graph_of, rounds_measured, starts
-from growth import COSTS, function_calls, in_one_process, plot, slopes, table
-from growth import graph_of as graph_of_growth
+from growth import (
+    COSTS,
+    KINDS,
+    Averages,
+    averaging_graph,
+    consensus_distance,
+    function_calls,
+    graph_of,
+    in_one_process,
+    plot,
+    rounds_measured,
+    slopes,
+    starts,
+    table,
+)
 from stub_learner import StubLearner
 
 from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
@@ -21,7 +33,7 @@ def test_a_run_in_one_process_is_measured(tensors, bytes_sent):
 
 
 def test_a_peer_of_many_makes_as_many_function_calls_as_one_of_few():
-    few, many = (function_calls(graph_of_growth(peers, 3), tensors=False) / peers for peers in (20, 100))
+    few, many = (function_calls(graph_of(peers, 3), tensors=False) / peers for peers in (20, 100))
     assert many == pytest.approx(few, rel=0.02)
 
 
@@ -47,7 +59,7 @@ def test_the_plot_is_drawn(tmp_path):
 @pytest.mark.parametrize("kind", ["small-world", "erdos-renyi"])
 def test_averages_of_all_peers_at_once_are_the_bits_of_the_simulated_backend(kind):
     rounds = 4
-    graph = graph_of(kind, 16, rounds)
+    graph = averaging_graph(kind, 16, rounds)
     values = starts(graph)
     network = VirtualNetwork()
     for peer in graph.ids:
@@ -64,7 +76,7 @@ def test_averages_of_all_peers_at_once_are_the_bits_of_the_simulated_backend(kin
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_peers_agree_within_the_predicted_rounds(kind):
-    graph = graph_of(kind, 16)
+    graph = averaging_graph(kind, 16)
     predicted = rounds_to_agree(spectral_gap(graph))
     assert predicted is not None
     measured = rounds_measured(graph)

@@ -23,7 +23,7 @@ DISTRIBUTIONS = {  # of modules that have another name
 OWN = re.compile(r"coordinator-free\[(.+)\]")
 KERNEL = {
     *("torch", "numpy", "grpcio", "grpcio-health-checking", "protobuf", "pydantic", "safetensors", "cryptography"),
-    *("typing-extensions", "xxhash", "typer", "rich"),
+    *("typing-extensions", "xxhash", "typer", "rich", "networkx"),
 }
 
 

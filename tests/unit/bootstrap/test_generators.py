@@ -90,7 +90,7 @@ def test_the_default_degree_grows_only_where_it_must():
 
 def test_no_connected_draw_is_an_error_with_a_remedy():
     with pytest.raises(
-        GraphError, match="expected a larger p or degree, got no connected graph in 1000 draws from seed 1"
+        GraphError, match=r"--p: expected a larger value.* with 6 peers.*, got 0. 1000 draws from seed 1 gave none"
     ):
         make_graph("erdos-renyi", 6, p=0.0)
 
@@ -108,21 +108,26 @@ def test_the_manifest_is_kept():
 @pytest.mark.parametrize(
     ("kind", "peers", "parameters", "message"),
     [
-        ("hypercube", 8, {}, "kind: expected one of ring, "),
-        ("ring", 1, {}, "peers: expected a number from 2"),
-        ("ring", 100_001, {}, "to 100000, got 100001"),
-        ("ring", 8, {"p": 0.5}, "ring: expected no parameter, got p"),
-        ("erdos-renyi", 8, {"p": 0.5, "degree": 3}, "got p and degree"),
-        ("erdos-renyi", 8, {"m": 2}, "erdos-renyi: expected one of p, degree, got m"),
+        ("hypercube", 8, {}, "--kind: expected one of ring, "),
+        ("ring", 1, {}, "--peers: expected at least 2, got 1"),
+        ("ring", 100_001, {}, "--peers: expected at most 100000, got 100001"),
+        ("ring", 8, {"p": 0.5}, "--p: expected no value (no effect, because the kind is ring), got 0.5"),
+        ("erdos-renyi", 8, {"p": 0.5, "degree": 3}, "--p: expected p or degree, not both, got p and degree"),
+        ("erdos-renyi", 8, {"m": 2}, "--m: expected no value (no effect, because the kind is erdos-renyi), got 2"),
         ("erdos-renyi", 8, {"p": 1.5}, "p: expected a number from 0 to 1 with 8 peers, got 1.5"),
         ("erdos-renyi", 8, {"p": float("nan")}, ", got nan"),
         ("barabasi-albert", 8, {"m": 8}, "m: expected a number from 1 to 7 with 8 peers, got 8"),
         ("geometric", 8, {"radius": -1.0}, ", got -1"),
         ("regular", 8, {"degree": 8}, "degree: expected a number from 1 to 7 with 8 peers, got 8"),
-        ("regular", 8, {"degree": 2.5}, "degree: expected a whole number, even with 8 peers, got 2.5"),
-        ("regular", 7, {"degree": 3}, "degree: expected a whole number, even with 7 peers, got 3"),
-        ("torus", 7, {}, "torus: expected rows times columns, both at least 2, got 7 peers"),
-        ("ring", 3, {"address_template": "peer:7400"}, "each address once"),
+        ("regular", 8, {"degree": 2.5}, "--degree: expected an integer, even with 8 peers, got 2.5"),
+        ("regular", 7, {"degree": 3}, "--degree: expected an integer, even with 7 peers, got 3"),
+        ("torus", 7, {}, "--peers: expected rows times columns of a torus, both at least 2, got 7"),
+        (
+            "ring",
+            3,
+            {"address_template": "peer:7400"},
+            "--address-template: expected {id} or {port} in it, got 'peer:7400'",
+        ),
         ("ring", 3, {"base_port": 65534}, "from 1 to 65535"),
     ],
 )

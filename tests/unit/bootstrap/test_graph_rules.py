@@ -75,8 +75,8 @@ def test_the_older_key_links_is_read():
             '"red"',
             "known: id, dials_only, address, pins",
         ),
-        (file_of(nodes=nodes_with(id="2")), "nodes[2].id", '"2"', "a valid integer"),
-        (file_of(nodes=nodes_with(id=True)), "nodes[2].id", "true", "a valid integer"),
+        (file_of(nodes=nodes_with(id="2")), "nodes[2].id", '"2"', "an integer"),
+        (file_of(nodes=nodes_with(id=True)), "nodes[2].id", "true", "an integer"),
         (file_of(nodes=nodes_with(id=-2)), "nodes", "-2", "from 0 to 2147483647"),
         (file_of(nodes=nodes_with(id=2**31)), "nodes", "2147483648", "from 0 to 2147483647"),
         (file_of(nodes=nodes_with(id=1)), "nodes", "id 1 2 times", "each id once"),
@@ -132,9 +132,7 @@ def test_content_that_is_not_strict_json_is_refused(content, found):
 
 
 def test_a_wrong_manifest_is_a_config_error():
-    with pytest.raises(
-        ConfigError, match=r"g\.json: run\.rounds: expected greater than or equal to 1, got 0"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"g\.json: run\.rounds: expected at least 1, got 0") as caught:
         parse_graph(json.dumps(file_of(graph={"run": {"rounds": 0}})), "g.json")
     assert caught.value.exit_code == 10
 
@@ -158,7 +156,7 @@ def test_peers_that_exchange_nothing_need_no_path_between_them():
 
 def test_unreadable_and_unwritable_files_are_graph_errors(tmp_path):
     for path in (tmp_path / "none.json", tmp_path, "nul\0"):
-        with pytest.raises(GraphError, match="cannot be read"):
+        with pytest.raises(GraphError, match="expected a file, got"):
             load_graph(path)
     with pytest.raises(GraphError, match="cannot be written"):
         save_graph(parse_graph(json.dumps(file_of())), tmp_path)

@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools.verbs_of import leaves
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import coordinator_free_bootstrap
 import peer
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import PeerError, RemoteProtocolError, UsageError
+from coordinator_free_bootstrap.generators import KIND_KEYS, DrawOptions, GraphOptions
 from coordinator_free_bootstrap.options import fields_of
 from peer.algorithms.registry import algorithm_named
 from peer.bed.api.testbed import Testbed
@@ -29,15 +31,39 @@ from peer.runtime.options_file import options_in
 
 DECLARED = {"run": LocalOptions, "testbed": BedOptions}
 ELSEWHERE = {"run": IN_FILE, "testbed": IN_SETTINGS}  # keys of --options FILE and of --set
-HELP = Path(__file__).parent / "help"  # written by: COLUMNS=110 TERM=dumb peer VERB --help > VERB.txt
+HELP = Path(__file__).parent / "help"  # written by: python tests/unit/cli/test_declared.py
+VERBS_WITH_HELP = ["peer", *(name for name, _ in leaves(get_command(app)))]
 
 
-@pytest.mark.parametrize("verb", DECLARED)
-def test_help_is_as_recorded(verb):
+def recorded(verb):
+    """Return the file with the help of a verb."""
+    return HELP / f"{verb.removeprefix('peer ').replace(' ', '-')}.txt"
+
+
+def help_of(verb):
+    """Return what ``VERB --help`` prints, without blanks at the ends of lines."""
     environment = {"COLUMNS": "110", "TERM": "dumb"}
-    said = CliRunner(env=environment).invoke(app, [verb, "--help"], prog_name="peer").stdout
-    recorded = (HELP / f"{verb}.txt").read_text(encoding="utf-8")
-    assert [line.rstrip() for line in said.splitlines()] == [line.rstrip() for line in recorded.splitlines()]
+    said = CliRunner(env=environment).invoke(app, [*verb.split()[1:], "--help"], prog_name="peer").stdout
+    return "".join(f"{line.rstrip()}\n" for line in said.strip("\n").splitlines())
+
+
+@pytest.mark.parametrize("verb", VERBS_WITH_HELP)
+def test_help_is_as_recorded(verb):
+    assert help_of(verb) == recorded(verb).read_text(encoding="utf-8")
+
+
+def test_each_recorded_help_is_of_a_verb():
+    assert {path.name for path in HELP.iterdir()} == {recorded(verb).name for verb in VERBS_WITH_HELP}
+
+
+def test_the_help_of_peer_lists_all_exit_codes():
+    """Before, 51 was missing."""
+    listed = re.search(r"Exit codes: .*", " ".join(help_of("peer").split()))[0]
+    ranges = [range(int(low), int(high or low) + 1) for low, high in re.findall(r"(\d+)(?:-(\d+))?", listed)]
+    kinds = [PeerError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        assert kind is RemoteProtocolError or any(kind.exit_code in each for each in ranges), kind
 
 
 @pytest.mark.parametrize(("verb", "declared"), DECLARED.items())
@@ -68,9 +94,9 @@ def test_defaults_are_those_declared_where_nothing_is_given(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"threads": 0}, "threads=: expected greater than or equal to 1, got 0"),
-        ({"stay": "always"}, "stay=: expected 'never', 'completed' or 'error', got 'always'"),
-        ({"device": 3}, "device=: expected a valid string, got 3"),
+        ({"threads": 0}, "threads=: expected at least 1, got 0"),
+        ({"stay": "always"}, "stay=: expected never, completed or error, got 'always'"),
+        ({"device": 3}, "device=: expected a text, got 3"),
         ({"thread": 3}, r"thread=: expected an option of peer.run, got an unknown option \(did you mean threads"),
         ({"metrics": "::"}, "metrics=: expected a port, such as 9400, or host and port.*, got '::'"),
         ({"metrics": 0}, "metrics=: expected a port"),
@@ -96,9 +122,9 @@ def test_the_same_rule_refuses_an_option_of_the_command(tmp_path):
 
 
 def test_a_testbed_refuses_what_its_declaration_refuses():
-    with pytest.raises(UsageError, match="--on-start-failure: expected 'stop' or 'continue', got 'wait'"):
+    with pytest.raises(UsageError, match="--on-start-failure: expected stop or continue, got 'wait'"):
         bed_options({"on_start_failure": "wait"})
-    with pytest.raises(UsageError, match=r"^threads=: expected greater than or equal to 1"):
+    with pytest.raises(UsageError, match=r"^threads=: expected at least 1"):
         peer.Testbed(peer.Graph.make("line", peers=2), threads=0)
 
 
@@ -137,7 +163,7 @@ def test_options_of_two_parts():
     ("text", "words"),
     [
         ("thread = 2", r"expected options of peer run as keys, got thread in .* \(did you mean threads"),
-        ("threads: 2", "expected a file of options .*, got .*options.toml: "),
+        ("threads: 2", ".*options.toml: expected a file of options .*, got one that cannot be read"),
     ],
 )
 def test_a_file_of_options_is_read_or_refused(tmp_path, text, words):
@@ -145,7 +171,7 @@ def test_a_file_of_options_is_read_or_refused(tmp_path, text, words):
     path.write_text("threads = 2\ninsecure-anywhere = true\n")
     assert options_in(path) == {"threads": 2, "insecure_anywhere": True}
     path.write_text(text)
-    with pytest.raises(UsageError, match=f"--options: {words}"):
+    with pytest.raises(UsageError, match=f"--options:? ?{words}"):
         options_in(path)
 
 
@@ -154,7 +180,7 @@ def test_a_peer_takes_options_from_a_file_and_the_command_line_wins(tmp_path):
     graph, path = tmp_path / "graph.json", tmp_path / "options.toml"
     peer.Graph.make("line", peers=2).save(graph)
     command = ["run", "--id", "0", "--neighbors", str(graph), "--options", str(path), "--log", "debug"]
-    wrong = f"threads in {path}: expected greater than or equal to 1, got 0"
+    wrong = f"threads in {path}: expected at least 1, got 0"
     for text, words in (("threads = 0", wrong), ("log = 'loud'", "identity")):
         path.write_text(text)
         done = subprocess.run([sys.executable, "-m", "peer", *command], capture_output=True, text=True, check=False)
@@ -174,31 +200,23 @@ def test_an_option_on_the_command_line_wins_also_with_the_value_of_its_default(t
 def test_a_testbed_refuses_a_precision_before_any_peer_starts(tmp_path):
     """Before, each peer refused it, with exit code 10, after it had loaded its data."""
     words = ["testbed", "--peers", "2", "--out", str(tmp_path / "out"), "--set", "amp=fp16"]
-    with pytest.raises(UsageError, match=r"^--set amp: expected 'bf16', got 'fp16'"):
+    with pytest.raises(UsageError, match=r"^--set amp: expected bf16, got 'fp16'"):
         CliRunner().invoke(app, words, catch_exceptions=False)
     assert not (tmp_path / "out").exists()
 
 
 def test_messages_name_options_that_exist():
     """Before, messages told users to give --cert, --key, --host and --input, which are gone."""
-    known = {*IN_FILE, *IN_SETTINGS, *KEYS.model_fields}
-    for path in all_verbs(get_command(app)):
-        known |= {each.opts[-1].removeprefix("--").replace("-", "_") for each in path.params}
+    known = {*IN_FILE, *IN_SETTINGS, *KEYS.model_fields, *KIND_KEYS, "run"}  # run: of Graph.make
+    for _, command in leaves(get_command(app)):
+        known |= {
+            name for each in command.params for name in (each.opts[-1].removeprefix("--").replace("-", "_"), each.name)
+        }
     files = [path for root in (peer, coordinator_free_bootstrap) for path in Path(root.__file__).parent.rglob("*.py")]
     option = re.compile(r"""\bOption\(["'](\w+)["']\)""")
     named = {(name, path.name) for path in files for name in option.findall(path.read_text())}
     assert len(named) > 30
     assert {(name, file) for name, file in named if name not in known} == set()
-
-
-def all_verbs(command, context=None):
-    """Yield each verb of a group, and of its groups."""
-    if not hasattr(command, "list_commands"):
-        yield command
-        return
-    context = command.context_class(command, parent=context, info_name=command.name)
-    for name in command.list_commands(context):
-        yield from all_verbs(command.get_command(context, name), context)
 
 
 def option_of(*path):
@@ -247,7 +265,30 @@ def flat(values, prefix=""):
     return found
 
 
-def test_peer_graph_make_has_the_defaults_of_graph_make():
-    of_call, of_command = inspect.signature(peer.Graph.make).parameters, option_of("graph", "make")
+def test_peer_graph_make_has_the_declared_options_of_graph_make():
+    of_call, of_command, declared = (
+        inspect.signature(peer.Graph.make).parameters,
+        option_of("graph", "make"),
+        fields_of(GraphOptions),
+    )
     for name in ("kind", "peers", "base_port", "address_template"):
-        assert of_command[name].default == of_call[name].default
+        assert (
+            of_command[name].default == declared[name].default and of_command[name].help == declared[name].description
+        )
+    assert [of_call[name].default for name in ("kind", "peers")] == [
+        declared[name].default for name in ("kind", "peers")
+    ]
+    assert of_call["options"].annotation == "Unpack[DrawOptions]"
+    assert (
+        fields_of(DrawOptions).keys()
+        == declared.keys() - {"kind", "peers"}
+        == {*KIND_KEYS, "base_port", "address_template"}
+    )
+    assert [option_of("testbed")[name].help for name in ("kind", "peers")] == [
+        of_command[name].help for name in ("kind", "peers")
+    ]
+
+
+if __name__ == "__main__":
+    for each in VERBS_WITH_HELP:
+        recorded(each).write_text(help_of(each), encoding="utf-8")

@@ -20,7 +20,7 @@ def call(*words):
 def test_an_existing_file_is_not_replaced(tmp_path):
     path = tmp_path / "g.json"
     call("make", "--peers", 3, "--out", path)
-    with pytest.raises(UsageError, match="Delete it, or name another"):
+    with pytest.raises(UsageError, match="delete it, or name another"):
         call("make", "--peers", 4, "--out", path)
     assert len(load_graph(path).ids) == 3
 
@@ -73,7 +73,7 @@ def test_an_unknown_placeholder_in_an_address_is_refused():
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        ("h{id-1}:7400", r"expected 0 or more, got .* \{id-1\} is -1 for id 0, port 7400"),
+        ("h{id-1}:7400", r"expected numbers of 0 or more, got .* \{id-1\} is -1 for id 0, port 7400"),
         ("h{id+}:7400", "expected placeholders"),
         ("h{id+1.5}:7400", "expected placeholders"),
         ("h{id*2}:7400", "expected placeholders"),
@@ -98,5 +98,4 @@ def test_help_and_check_agree_on_the_smallest_number_of_peers():
 
     (option,) = (p for p in get_command(app).commands["make"].params if p.name == "peers")
     assert "2 or more" in option.help
-    with pytest.raises(GraphError, match="from 2 to"):
-        call("make", "--peers", 1)
+    assert call("make", "--peers", 1).exit_code == 2

@@ -289,7 +289,8 @@ def test_a_stale_model_weighs_less_or_is_dropped(weight, age, folded):
 def test_step_is_late_once_it_is_over_and_in_lockstep_while_it_is_closed(pace, stage, late):
     driven = Driven(pace)
     driven.state.enter_round(4)
-    driven.state.stage, driven.state.round.step = stage, 1
+    driven.state.stage = stage
+    driven.state.round.enter(driven.state.round.index, 1)
     places = [(3, 1), (4, 0), (4, 1), (4, 2), (5, 0)]
     assert [place for place in places if driven.pace.is_closed(place)] == late
 
@@ -363,7 +364,7 @@ def test_lockstep_counts_selections_only_in_the_first_step():
     driven = Driven("lockstep")
     driven.state.neighbors[1].note_select(Select(1, 1, 0, 0))
     assert len(driven.pace.selections()) == 1
-    driven.state.round.step = 1
+    driven.state.round.enter(driven.state.round.index, 1)
     assert driven.pace.selections() == []
 
 
@@ -481,7 +482,7 @@ def test_a_round_whose_neighbor_went_on_without_us_does_not_count_for_the_round_
         driven.heartbeat(1, t), driven.heartbeat(2, t, after=1.0)
     driven.heartbeat(2, t + 1), driven.heartbeat(1, t + 2)
     assert driven.engine.stage is Stage.CLOSING
-    assert driven.state.neighbors[1].liveness.is_live and driven.state.round.record["missing"] == [1]
+    assert driven.state.neighbors[1].liveness.is_live and driven.state.round.notes.missing == [1]
     driven.work("close")
     assert driven.pace.rate.duration_min_s() == 1.0
 

@@ -30,11 +30,19 @@ def test_a_table_that_differs_is_written_anew_and_the_text_around_it_stays():
     assert stale != page and generate.generated(stale) == page
 
 
+def test_a_table_of_a_paper_has_the_totals_of_its_results_and_says_how_they_were_measured():
+    page = generate.generated("<!-- paper: suite/all-algorithms -->\n<!-- end -->\n")
+    own = (DOCS.parent / "papers" / "suite" / "README.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith(("| ", "Scale: "))]
+    assert len(lines) > 20 and set(lines) <= set(own.splitlines())
+
+
 @pytest.mark.parametrize(
     ("page", "error", "words"),
     [
         ("<!-- code: nonsense -->\n\n\n<!-- end -->\n", KeyError, "nonsense"),
         ("<!-- table: nonsense -->\n<!-- end -->\n", ValueError, r"no file nonsense\.json"),
+        ("<!-- paper: suite/nonsense -->\n<!-- end -->\n", ValueError, r"no file nonsense\.json"),
         ("<!-- table: transport -->\n| old |\n", ValueError, "after each"),
         ("<!-- end -->\n", ValueError, "after each"),
         ("<!-- code: kinds -->\n<!-- table: transport -->\n<!-- end -->\n", ValueError, "after each"),

@@ -92,7 +92,7 @@ def test_every_table_of_the_papers_has_a_file():
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("peers = 8", "peers = 1", ["peers", "got 1", "greater than or equal to 2"]),
+        ("peers = 8", "peers = 1", ["peers", "got 1", "at least 2"]),
         ("peers = 8", "peers = 8\ncolour = 1", ["colour", "no such key"]),
         ("rounds = 2", "rouns = 2", ["small.toml", "run.rouns", "did you mean rounds?"]),
         ("rounds = 2", "seed = 2", ["run.seed", "Each seed of the experiment sets it"]),
@@ -101,13 +101,13 @@ def test_every_table_of_the_papers_has_a_file():
         ('kind = "erdos-renyi"', 'kind = "ring"', ["0 of p and degree"]),
         ('name = "local"', 'name = "DFCA-GI"', ["'DFCA-GI' 2 times", "each name once"]),
         ("published = 93.7", "published = 937", ["case[0].published", "got 937"]),
-        ("[run]", "[run", ["not TOML"]),
+        ("[run]", "[run", ["expected an experiment file in TOML"]),
         (LOCAL, DFCA % "warmup_round = 1", ["small.toml, case 'local'", "warmup_round", "warmup_rounds"]),
         ("[graph]", '[sweep]\nkey = "graph.kind"\nvalues = [1, 2]\n[graph]', ["sweep.key", "graph.kind"]),
         (
             "[graph]",
             '[sweep]\nkey = "graph.degree"\nvalues = [0, 3]\n[graph]',
-            ["sweep.values", "got 0", "greater than 0"],
+            ["sweep.values", "got 0", "more than 0"],
         ),
         ("[graph]", '[sweep]\nkey = "run.rouns"\nvalues = [1, 2]\n[graph]', ["published value beside a sweep"]),
         (LOCAL, FEDSPD % "dp_epsilon = 1.0", ["small.toml, case 'local'", "min_cluster_samples"]),
@@ -122,7 +122,7 @@ def test_a_wrong_file_is_refused_with_key_and_allowed_values(small, old, new, wo
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="expected a file, got none"):
         load_experiment(tmp_path / "none.toml")
 
 
@@ -395,10 +395,10 @@ def test_an_unknown_case_or_backend_is_refused(small):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--device", "gpu"], "--device: expected one of auto, cpu, cuda, .*, got 'gpu'"),
+        (["--device", "gpu"], "--device: expected auto, cpu, cuda, .*, got 'gpu'"),
         (["--device", "cuda:99"], "--device: expected .*, got .cuda:99"),
         (["--device", "cuda:99", "--backend", "processes"], "--device: expected .*, got .cuda:99"),
-        (["--out", "{file}"], "--out: .* cannot be made"),
+        (["--out", "{file}"], "--out: expected a path that can be written, got "),
         (["--set", "run.options.warmup_round=1", "--case", "DFCA-GI"], "case 'DFCA-GI': .*warmup_round"),
     ],
 )
@@ -456,9 +456,9 @@ def written(folder, result):
 @pytest.mark.parametrize(
     ("arguments", "changes", "words"),
     [
-        (["--out", "{}/missing/x.md"], {}, "--out: .*missing/x.md cannot be written"),
+        (["--out", "{}/missing/x.md"], {}, "--out: expected a path that can be written, got .*missing/x.md"),
         (["--out", "{}"], {}, "--out: expected another folder"),
-        (["--out", "{}/a/case/seed-1.json"], {}, "--out: .* cannot be made"),
+        (["--out", "{}/a/case/seed-1.json"], {}, "--out: expected a path that can be written, got "),
         (
             [],
             {"experiment": None},

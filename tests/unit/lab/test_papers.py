@@ -64,15 +64,6 @@ def test_results_name_cases_settings_and_published_numbers_of_their_file(path):
             assert row.published is None or mean_of(row.published) == cases[row.case].published, row.case
 
 
-@pytest.mark.parametrize("name", ["experiments.md", "choosing.md"])
-def test_rows_that_a_document_quotes_stand_on_a_page(name):
-    lines = (PAPERS.parent / "docs" / name).read_text().splitlines()
-    pages = {line for folder in FOLDERS for line in (folder / "README.md").read_text().splitlines()}
-    quoted = [line for line in lines if line.startswith(("| blend", "| dfca", "| dfedavg", "| local"))]
-    assert len(quoted) > 4
-    assert set(quoted) <= pages
-
-
 def test_the_document_on_experiments_is_short():
     assert len((PAPERS.parent / "docs" / "experiments.md").read_text().split()) <= 2000
 

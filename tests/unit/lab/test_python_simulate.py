@@ -72,7 +72,7 @@ def test_the_personalized_model_is_a_module_with_the_weights_of_the_file(run):
     assert not module.training
     for name, tensor in module.state_dict().items():
         assert np.array_equal(tensor.numpy(), run.models[3]["personalized"][name])
-    with pytest.raises(UsageError, match="peer id: expected one of 0, 1, 2, 3, got 9"):
+    with pytest.raises(UsageError, match="peer_id=: expected one of 0, 1, 2, 3, got 9"):
         run.personalized(9)
 
 

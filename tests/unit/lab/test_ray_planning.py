@@ -98,13 +98,15 @@ def test_a_run_that_no_node_can_start_is_refused_with_both_numbers(demand, share
     if fits:
         refuse_impossible("small, seed 1", demand, share, [node])
         return
-    with pytest.raises(UsageError, match=r"small, seed 1 needs .*\(node abcdef\) 4 cores, 8.0 GB, 1 GPUs\. Use fewer"):
+    with pytest.raises(
+        UsageError, match=r"for small, seed 1, got .*\(node abcdef\) 4 cores, 8.0 GB, 1 GPUs\. Use fewer"
+    ):
         refuse_impossible("small, seed 1", demand, share, [node])
 
 
 def test_a_gpu_run_needs_a_node_with_a_gpu():
     node = node_of({**NODE, "Resources": {"CPU": 4.0, "memory": 8e9}})
-    with pytest.raises(UsageError, match=r"0.25 of a GPU \(2.0 GB\); no node has that: .* 0 GPUs"):
+    with pytest.raises(UsageError, match=r"0.25 of a GPU \(2.0 GB\) for small, seed 1, got .* 0 GPUs"):
         refuse_impossible("small, seed 1", Demand(1, 1, 2 * 10**9), 0.25, [node])
     with pytest.raises(UsageError, match="there is none"):
         refuse_impossible("small, seed 1", Demand(1, 1), 0.0, [])
@@ -197,7 +199,7 @@ def test_a_run_that_no_node_can_start_is_refused_before_any_run(jobs, tmp_path, 
     arguments = ["--backend", "simulated@local", "--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, ["experiment", "run", str(tmp_path / "table.toml"), "--threads", "5", *arguments])
     assert isinstance(done.exception, UsageError)
-    assert "small, seed 1 needs 5 cores" in str(done.exception) and "4 cores, 8.0 GB, 1 GPUs" in str(done.exception)
+    assert "expected a node with 5 cores" in str(done.exception) and "4 cores, 8.0 GB, 1 GPUs" in str(done.exception)
     assert not list(tmp_path.rglob("seed-*"))
 
 
@@ -206,9 +208,10 @@ def test_a_run_that_no_node_can_start_is_refused_before_any_run(jobs, tmp_path, 
     [
         (
             "127.0.0.1:1",
-            "127.0.0.1:1 cannot be reached: Connection refused; start one with: GRPC_ENABLE_FORK_SUPPORT=0 ray start --head",
+            "expected a cluster that can be reached, got 127.0.0.1:1: Connection refused. "
+            "Start one with: GRPC_ENABLE_FORK_SUPPORT=0 ray start --head",
         ),
-        ("ray://127.0.0.1:1", "ray://127.0.0.1:1 cannot be reached"),
+        ("ray://127.0.0.1:1", "expected a cluster that can be reached, got ray://127.0.0.1:1"),
         ("cluster", "expected one of local, auto, HOST:PORT, ray://HOST:PORT, got 'cluster'"),
         ("http://127.0.0.1:1", "expected .*, got 'http://127.0.0.1:1'"),
         ("127.0.0.1:99999", "expected .*, got '127.0.0.1:99999'"),

@@ -20,11 +20,11 @@ from peer.wire.health import own_key_files
 @pytest.mark.parametrize(
     ("address", "word"),
     [
-        ("127.0.0.1:7400", "a loopback address"),
-        ("localhost:7400", "a loopback address"),
+        ("127.0.0.1:7400", "got the loopback address"),
+        ("localhost:7400", "got the loopback address"),
         ("192.0.2.1:7400", "another machine"),
-        ("no-such-name.invalid:7400", "cannot be resolved"),
-        ("192.0.2.1:7401", "listens on 0.0.0.0:7400"),
+        ("no-such-name.invalid:7400", "expected a name that can be resolved"),
+        ("192.0.2.1:7401", "expected port 7400, on which it listens, got 7401"),
     ],
 )
 def test_an_own_address_of_another_host_is_an_error(address, word):

@@ -128,7 +128,7 @@ def test_a_unit_mounts_the_data_of_its_device(deploy):
 @pytest.mark.parametrize(
     ("target", "data", "task", "words"),
     [
-        ("compose", "./nowhere", None, "expected an existing .*nowhere. Make it, or name a volume"),
+        ("compose", "./nowhere", None, "expected an existing .*nowhere, got none. Make it, or name a volume"),
         ("compose", "sites/{id+1}", None, "expected an existing .*sites/3"),
         ("compose", "sites", {"task": "digits"}, "task 'digits' does not use it"),
         ("compose", "sites:../x", None, "expected a PATH below /task"),

@@ -98,7 +98,7 @@ def test_systemd(deploy):
         ("state-dir = '/x'", "expected options that peer deploy does not set .*, got state_dir in"),
         ("insecure = true", "expected options that peer deploy does not set .*, got insecure in"),
         ("--log debug", "expected a file of options"),
-        ("threads = 0", r"^threads in .*mine.toml: expected greater than or equal to 1, got 0"),
+        ("threads = 0", r"^threads in .*mine.toml: expected at least 1, got 0"),
     ],
 )
 def test_what_a_peer_would_not_take_is_refused(deploy, tmp_path, target, options, words):

@@ -51,7 +51,7 @@ def test_hello_that_fails_names_a_certificate_that_has_ended(own_ended, other_en
         post=posted.append,
         _links={1: SimpleNamespace(hello=hello)},
         _tls=tls_of(own_ended, other_ended),
-        _certificates_told=set(),
+        _certificates_logged=set(),
     )
     world.log = lambda line: AsyncioWorld.log(world, line)
     world._log_certificates = lambda neighbor: AsyncioWorld._log_certificates(world, neighbor)

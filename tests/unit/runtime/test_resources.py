@@ -69,7 +69,7 @@ def test_too_few_threads_are_a_sentence_and_none_is_left(monkeypatch: pytest.Mon
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", few)
-    with pytest.raises(ConfigError, match=r"threads: the system allows 5 more .* a peer needs 16\. .*ulimit -u"):
+    with pytest.raises(ConfigError, match=r"threads: expected 16, .* got a limit of 5 more\. .*ulimit -u"):
         resources.require_threads()
     assert threading.active_count() == before
     monkeypatch.undo()
@@ -79,7 +79,7 @@ def test_too_few_threads_are_a_sentence_and_none_is_left(monkeypatch: pytest.Mon
 
 def test_models_that_cannot_fit_the_free_memory_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(resources, "free_memory", lambda: 100)
-    with pytest.raises(ConfigError, match=r"memory: 2 models of \d+ parameters need at least"):
+    with pytest.raises(ConfigError, match=r"memory: expected at least .* for 2 models of \d+ parameters"):
         assemble(0, GRAPH, LocalSettings.at(tmp_path))
     monkeypatch.setattr(resources, "free_memory", lambda: None)  # a system that does not say
     assemble(0, GRAPH, LocalSettings.at(tmp_path)).lock.release()
@@ -101,7 +101,10 @@ def test_free_memory_is_that_of_the_container_where_it_is_less(monkeypatch: pyte
     [MemoryError(), RuntimeError("[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory")],
 )
 def test_a_failed_allocation_is_a_sentence(error: Exception) -> None:
-    with pytest.raises(ConfigError, match="memory: data and models of this peer do not fit"), resources.memory_errors():
+    with (
+        pytest.raises(ConfigError, match="memory: expected enough for data and models of this peer"),
+        resources.memory_errors(),
+    ):
         raise error
 
 

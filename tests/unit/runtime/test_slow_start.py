@@ -3,7 +3,7 @@
 import logging
 import threading
 
-from peer.runtime.slow_start import told
+from peer.runtime.slow_start import log_while
 
 
 class Lines(logging.Handler):
@@ -26,11 +26,11 @@ def test_a_slow_block_is_told_again_and_again_until_it_ends():
     log.setLevel(logging.INFO)
     log.addHandler(lines)
     try:
-        with told("importing PyTorch", every_s=0.01):
+        with log_while("importing PyTorch", every_s=0.01):
             assert lines.there.wait(60)
         count = len(lines.found)
         assert all(line.startswith("importing PyTorch, ") and line.endswith(" s so far") for line in lines.found)
-        with told("loading", every_s=60):
+        with log_while("loading", every_s=60):
             pass
         assert len(lines.found) == count and "slow start" not in {thread.name for thread in threading.enumerate()}
     finally:

@@ -33,14 +33,14 @@ def test_keygen_writes_a_private_key_and_a_certificate_with_one_name(tmp_path):
 def test_keygen_does_not_overwrite_files(tmp_path):
     files = keygen(tmp_path, "lab", "laptop")
     before = files.key.read_bytes()
-    with pytest.raises(IdentityError, match=r"laptop\.key or \.pem exists; to rotate"):
+    with pytest.raises(IdentityError, match=r"laptop\.key: expected no file of this name, .* To rotate"):
         keygen(tmp_path, "lab", "laptop")
     assert files.key.read_bytes() == before
 
 
 def test_keygen_error_names_the_path_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(IdentityError, match=r"cannot write .*file"):
+    with pytest.raises(IdentityError, match=r"--out: expected a path that can be written, got .*file"):
         keygen(tmp_path / "file", "lab", 3)
 
 
@@ -98,14 +98,14 @@ def rewrite(files, **options):
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (missing, "private key is missing. Make one with `peer keygen`"),
-        (missing_certificate, r"certificate is missing\. .* --insecure"),
-        (unreadable, "private key cannot be read"),
+        (missing, "expected the private key, got no file. Make one with `peer keygen`"),
+        (missing_certificate, r"expected the certificate, got no file\. .* --insecure"),
+        (unreadable, "expected the private key, got"),
         (too_open, "expected mode 0600, got 0604.*Run chmod 600"),
         (open_to_the_group, "expected mode 0600, got 0640"),
-        (no_key, "expected an unencrypted PEM private key"),
-        (no_certificate, "expected a PEM certificate"),
-        (swapped, "is not the key of"),
+        (no_key, "expected an unencrypted private key in PEM"),
+        (no_certificate, "expected a certificate in PEM"),
+        (swapped, "expected the key of .*, got another key"),
         (expired, "expired on .* UTC; make a new one"),
         (not_yet_valid, "valid only from .* clock"),
         (too_large, "expected at most 1048576 bytes, got more"),
@@ -173,7 +173,7 @@ def test_pin_writes_keys_at_their_subjects_and_keeps_old_ones_on_rotation(tmp_pa
 def test_wrong_certificates_are_not_pinned():
     for certificate, sentence in (
         (make_certificate("other", 0)[1], "expected federation federation.*, got other"),
-        (make_certificate("federation", 7)[1], "peer 7 is not in the graph"),
+        (make_certificate("federation", 7)[1], "expected a peer of the graph, got peer 7"),
         (
             Certificate.from_pem(authority("spiffe://federation/peer/0").pem, "a.pem"),
             "expected a key usage without keyCertSign, got one that",

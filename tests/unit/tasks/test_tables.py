@@ -276,7 +276,7 @@ def test_times_in_seconds_keep_their_differences(tmp_path):
             {},
             "got 40 different numbers .*kind=regression",
         ),
-        ("a,b,y\n1,2,u\n3,4,v\n", {"missing": "mean"}, "task_options.missing: expected 'refuse' or 'drop', got 'mean'"),
+        ("a,b,y\n1,2,u\n3,4,v\n", {"missing": "mean"}, "task_options.missing: expected refuse or drop, got 'mean'"),
         ("a,b,y\n1,2,u\n3,4,v\n", {"ignore": ["c"]}, "task_options.ignore: expected a list of columns.*, got 'c'"),
         ("a,b,y\n1,2,u\n3,4,v\n", {"ignore": ["y"]}, "task_options.ignore: expected .*, got 'y'"),
         (
@@ -284,7 +284,7 @@ def test_times_in_seconds_keep_their_differences(tmp_path):
             {"categories": ["c=1"]},
             "task_options.categories: expected .*'column=text'.*, got 'c=1'",
         ),
-        ("a,b,y\n1,2,u\n3,4,v\n", {"header": "yes"}, "task_options.header: expected a valid boolean, got 'yes'"),
+        ("a,b,y\n1,2,u\n3,4,v\n", {"header": "yes"}, "task_options.header: expected true or false, got 'yes'"),
         ("a,b,y\n1,2,u\n3,4,v\n", {"decimal": "'"}, "task_options.decimal: expected"),
         ("a,b,y\n1,2,u\n3,4,v\n", {"delimiter": "::"}, "task_options.delimiter: expected one character.*, got '::'"),
         (
@@ -292,7 +292,7 @@ def test_times_in_seconds_keep_their_differences(tmp_path):
             {"encoding": "utf-99"},
             "task_options.encoding: expected the name of an encoding, .*, got 'utf-99'",
         ),
-        ('a,b,y\n1,2,u\n3,4,"v\n5,6,u\n', {}, "cannot be read: unexpected end of data. Correct the quotation marks"),
+        ('a,b,y\n1,2,u\n3,4,"v\n5,6,u\n', {}, "cannot be read (unexpected end of data). Correct the quotation marks"),
     ],
 )
 def test_what_cannot_be_right_is_refused_with_file_and_line(tmp_path, text, options, words):

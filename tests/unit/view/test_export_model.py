@@ -222,7 +222,7 @@ def test_a_body_without_its_private_head_is_refused(tmp_path):
     ("to", "name", "peer_id", "error", "said"),
     [
         ("model.h5", None, 0, UsageError, "expected one of .pt, .safetensors, .onnx, got the ending '.h5'"),
-        ("model.pt", None, 7, UsageError, "peer id: expected one of 0, 1, 2, got 7"),
+        ("model.pt", None, 7, UsageError, "peer_id=: expected one of 0, 1, 2, got 7"),
         ("model.pt", "cluster-9", 0, UsageError, "expected .*, got 'cluster-9'"),
         ("model.pt", "../x", 0, UsageError, r"model: expected .*, got '\.\./x'"),
         (

@@ -248,19 +248,19 @@ def test_pictures_of_the_training_set_are_predicted_as_in_evaluate(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("bad.npy", b"no array", "bad.npy cannot be read"),
-        ("bad.npz", b"no archive", "bad.npz cannot be read"),
-        ("bad.safetensors", b"no tensors", "bad.safetensors cannot be read"),
+        ("bad.npy", b"no array", "bad.npy: expected arrays, got"),
+        ("bad.npz", b"no archive", "bad.npz: expected arrays, got"),
+        ("bad.safetensors", b"no tensors", "bad.safetensors: expected arrays, got"),
         ("bad.csv", b"1,2,three\n1,2,x\n", "bad.csv line 1: expected 64.*, got 3 cells"),
         ("split.csv", b"1,2\n" * 32, "split.csv line 1: expected 64.*, got 2 cells"),
         ("text.csv", b"1," * 63 + b"x\n", "text.csv line 1, column 64: expected a finite number, got 'x'"),
         ("gap.csv", b"," * 63 + b"1\n", "gap.csv line 1, column 1: expected a finite number, got ''"),
         ("empty.csv", b"", "empty.csv: expected .*, got no rows"),
         ("latin.csv", b"\xe9,1\n", "latin.csv line 1: expected 64.*, got 2 cells"),
-        ("bytes.csv", bytes(range(128, 256)), "bytes.csv cannot be read"),
-        ("bad.png", b"no picture", r"bad.png cannot be read"),
+        ("bytes.csv", bytes(range(128, 256)), "bytes.csv: expected text, got"),
+        ("bad.png", b"no picture", r"bad.png: expected a picture, got"),
         ("notes.txt", b"1,2", "expected a .npy.*, got the ending '.txt'"),
-        ("missing.png", None, "cannot be read: there is no such file"),
+        ("missing.png", None, "expected a .npy, .* or a folder of pictures, got none"),
     ],
 )
 def test_files_that_cannot_be_used_are_one_sentence(digits, tmp_path, name, content, words):

@@ -244,9 +244,9 @@ def test_preprocessed_samples_are_not_encoded(own, tmp_path):
         ("Wrong", "new.csv", r"encode: expected arrays \[samples, ...\] with samples of shape \[2\], got \[1, 3\]"),
         ("Failing", "new.csv", r"encode\(new.csv\): KeyError: 'size' \(.*own.py, line \d+\)"),
         ("Missing", "new.csv", r"encode: sample 0, position \[0\]: expected finite.*, got nan"),
-        ("Own", "new.jsonl", r"new.jsonl cannot be read: .*Give one JSON object per line"),
+        ("Own", "new.jsonl", r"new.jsonl: expected one JSON object per line"),
         ("Own", "new.txt", "expected .*, got the ending '.txt'"),
-        ("Own", "none.csv", r"there is no such file"),
+        ("Own", "none.csv", "or a .jsonl file, got none"),
     ],
 )
 def test_an_encode_that_fails_is_one_sentence(own, tmp_path, name, file, words):

@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from coordinator_free_bootstrap import Graph, Node, save_graph
 from coordinator_free_bootstrap.errors import ConfigError, UsageError
-from peer.cli.health import health
 from peer.cli.main import app
 from peer.wire.address import dialed, listened, undialable
 from peer.wire.security import bind
@@ -49,4 +48,4 @@ def test_a_link_local_address_without_an_interface_is_a_warning_of_graph_check(t
 @pytest.mark.parametrize("address", ["unix:/run/peer.sock", "dns:///x:1", "127.0.0.1", "127.0.0.1:0"])
 def test_health_of_another_kind_of_address_is_refused(address):
     with pytest.raises(UsageError, match=r"--address: expected .*, got"):
-        health(address)
+        CliRunner().invoke(app, ["health", "--address", address], catch_exceptions=False)

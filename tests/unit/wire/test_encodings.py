@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
-from peer.core.encoding import decode, encode, norm_squared
+from peer.core.encoding import checked_norm_squared, decode, encode
 from peer.core.schema import Schema, TensorSpec
 
 SCHEMA = Schema((TensorSpec("weight", (2,)), TensorSpec("bias", ())))
@@ -52,4 +52,4 @@ def test_values_beyond_the_range_of_an_encoding_saturate() -> None:
 
 
 def test_norm_beyond_float32_is_computed_in_float64() -> None:
-    assert norm_squared(np.full(3, 1e20, np.float32)) == pytest.approx(3e40)
+    assert checked_norm_squared(np.full(3, 1e20, np.float32)) == pytest.approx(3e40)

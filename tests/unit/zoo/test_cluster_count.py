@@ -1,15 +1,18 @@
 """CGPFL-Heur: the peers agree on K by gossip, as a server would choose it."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from peer.algorithms import clustering
 from peer.lab.algorithm_server import run_algorithm_server
 from peer.zoo.algorithms import cluster_count
 from peer.zoo.algorithms.cgpfl import Cgpfl
 from tests.oracle import cgpfl as oracle
 from tests.tools.simulated import finish, peers_of, run
+from tests.unit.algorithms.test_clustering import blobs
 from tests.unit.zoo.cgpfl_runs import graph_of
 
 
@@ -72,3 +75,23 @@ def test_a_peer_that_missed_round_0_learns_the_count_from_its_neighbors():
     assert peers[3].state.clusters == peers[0].state.clusters
     assert peers[3].state.label in range(peers[0].state.clusters)
     assert all(peer.refusals == {} for peer in peers)
+
+
+def test_the_curve_of_three_groups_has_its_best_count_at_three():
+    models, reference, _ = blobs()
+    points = clustering.coordinates(models, reference)
+    ratios = cluster_count.relative_costs(points, 7, np.random.default_rng(0), np.ones(len(models)))
+    assert ratios[0] == 1.0 and all(b <= a + 1e-9 for a, b in pairwise(ratios))
+    assert cluster_count.best_count(cluster_count.curve_of(ratios, 7), 7, 1.0) == 3
+    assert cluster_count.best_count(cluster_count.curve_of(ratios, 7), 7, 0.0) == 1
+    assert cluster_count.best_count(cluster_count.curve_of(ratios, 7), 7, 100.0) == 7
+    equal = cluster_count.relative_costs(np.zeros((4, 2)), 2, np.random.default_rng(0), np.ones(4))
+    assert cluster_count.best_count(cluster_count.curve_of(equal, 3), 3, 1.0) == 1
+    assert cluster_count.best_count([0.0] * 6, 3, 1.0) == 1, "nothing is known"
+
+
+def test_a_count_is_judged_by_those_peers_that_have_it():
+    one, two = cluster_count.curve_of([1.0, 0.5], 3), cluster_count.curve_of([1.0], 3)
+    mean = cluster_count.mixed(one, [(two, 0.5)])
+    assert mean == [1.0, 0.25, 0.0, 1.0, 0.5, 0.0]
+    assert cluster_count.best_count(mean, 3, 1.0) == cluster_count.best_count(one, 3, 1.0)

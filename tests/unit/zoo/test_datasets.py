@@ -236,7 +236,7 @@ def test_wrong_image_folders_are_task_errors(tmp_path):
     with pytest.raises(TaskError, match="expected one of the classes a, c"):
         load_pool("image-folder", {"classes": ["a", "c"]}, tmp_path, False)
     (tmp_path / "b" / "bad.png").write_bytes(b"no picture")
-    with pytest.raises(TaskError, match=r"bad\.png cannot be read"):
+    with pytest.raises(TaskError, match=r"bad\.png: expected a picture, got"):
         load_pool("image-folder", {}, tmp_path, False)
 
 
@@ -321,7 +321,7 @@ def test_preload_loads_and_splits_once():
     assert all(len(s.train_x) >= 359 and len(s.test_x) == 90 for s in shards)
     assert np.array_equal(shards[0].turns, np.zeros(len(shards[0].train_x)))
     assert set(shards[1].turns.tolist()) == {2}
-    with pytest.raises(TaskError, match=r"peers 0\.\.7"):
+    with pytest.raises(TaskError, match="--id: expected 0 to 7 with 8 peers, got 8"):
         first.load_shard(8)
 
 
@@ -336,7 +336,7 @@ def test_data_of_the_device_replace_the_built_in_data_set(tmp_path):
     shard = load_task(manifest, 4, shard_path=tmp_path / "camera").load_shard(3)
     assert shard.train_x.shape[1:] == (3, 8, 8)
     assert len(shard.test_y) == 2
-    with pytest.raises(ShardError, match="expected the file"):
+    with pytest.raises(ShardError, match="expected a file, got none"):
         load_task(manifest, 4, shard_path=tmp_path / "peer-3.safetensors")
 
 

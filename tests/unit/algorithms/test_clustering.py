@@ -1,11 +1,9 @@
-"""K-means over models, the nearest center, the cost curve over K and the best K: pure functions."""
-
-from itertools import pairwise
+"""K-means over models and the nearest center: pure functions."""
 
 import numpy as np
 import pytest
 
-from peer.zoo.algorithms import cluster_count, clustering
+from peer.algorithms import clustering
 
 
 def blobs(counts=(5, 4, 6), d=3000, apart=6.0):
@@ -51,23 +49,3 @@ def test_the_nearest_center_is_that_of_float64():
     models, _, truth = blobs()
     assert [clustering.nearest(model, [models[0], models[5], models[9]]) for model in models] == truth.tolist()
     assert clustering.nearest(models[0], [models[1], models[1]]) == 0
-
-
-def test_the_curve_of_three_groups_has_its_best_count_at_three():
-    models, reference, _ = blobs()
-    points = clustering.coordinates(models, reference)
-    ratios = cluster_count.relative_costs(points, 7, np.random.default_rng(0), np.ones(len(models)))
-    assert ratios[0] == 1.0 and all(b <= a + 1e-9 for a, b in pairwise(ratios))
-    assert cluster_count.best_count(cluster_count.curve_of(ratios, 7), 7, 1.0) == 3
-    assert cluster_count.best_count(cluster_count.curve_of(ratios, 7), 7, 0.0) == 1
-    assert cluster_count.best_count(cluster_count.curve_of(ratios, 7), 7, 100.0) == 7
-    equal = cluster_count.relative_costs(np.zeros((4, 2)), 2, np.random.default_rng(0), np.ones(4))
-    assert cluster_count.best_count(cluster_count.curve_of(equal, 3), 3, 1.0) == 1
-    assert cluster_count.best_count([0.0] * 6, 3, 1.0) == 1, "nothing is known"
-
-
-def test_a_count_is_judged_by_those_peers_that_have_it():
-    one, two = cluster_count.curve_of([1.0, 0.5], 3), cluster_count.curve_of([1.0], 3)
-    mean = cluster_count.mixed(one, [(two, 0.5)])
-    assert mean == [1.0, 0.25, 0.0, 1.0, 0.5, 0.0]
-    assert cluster_count.best_count(mean, 3, 1.0) == cluster_count.best_count(one, 3, 1.0)

@@ -66,7 +66,7 @@ def test_peer_that_was_alone_in_most_rounds_ends_as_alone_and_says_so(together, 
 
 def verdict(driven, **totals):
     driven.state.totals.add(totals, totals)
-    return driven.engine.company.verdict()
+    return driven.engine.isolation.verdict()
 
 
 @pytest.mark.parametrize(

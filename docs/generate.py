@@ -86,6 +86,11 @@ def fields_of_round() -> str:
     return table(("field", "unit", "meaning"), rows)
 
 
+def counters() -> str:
+    """Return the counters, each with its unit."""
+    return table(("counter", "unit", "meaning"), ((f"`{n}`", e.unit, e.help) for n, e in entries(Totals).items()))
+
+
 def metrics() -> str:
     """Return what the metrics endpoint exports."""
     rows = {}
@@ -128,7 +133,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "round": fields_of_round,
     "algorithm-state": lambda: meanings(AlgorithmFields, "key"),
     "summary": lambda: meanings(Summary, "key"),
-    "counters": lambda: meanings(Totals, "counter"),
+    "counters": counters,
     "metrics": metrics,
     "states": statuses,
     "messages": messages,

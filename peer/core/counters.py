@@ -6,11 +6,31 @@ derived from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Annotated, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
+
+
+@dataclass(frozen=True)
+class Series:
+    """A metric of Prometheus that is computed from a field of a record and has a name of its own.
+
+    Attributes:
+        name: without the prefix ``peer_`` and the ending ``_total``.
+        kind: its type there.
+        help: what it means, without a period; Markdown.
+        value: from the field's value, which is not None: a number, or a number for each value of `label`.
+        label: its one label and all values of that; "": none.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    value: Callable[[Any], Any]
+    label: str = ""
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -19,9 +39,10 @@ class Entry:
 
     Attributes:
         help: what it means, without a period; Markdown.
-        unit: of a number, where the name does not end with it.
+        unit: of a number.
         observable: whether observers get it.
-        prometheus: its type there; "": it has no metric of its own.
+        prometheus: its type there, under its own name; "": it has no such metric.
+        series: metrics that are computed from it.
         scope: of a counter. ``round``: each line counts what happened since the one before. ``run``: in totals only.
         by: which part counts, of a counter.
         name: filled in by `entries`.
@@ -31,15 +52,17 @@ class Entry:
     unit: str = ""
     observable: bool = False
     prometheus: Literal["", "counter", "gauge"] = ""
+    series: tuple[Series, ...] = ()
     scope: Literal["round", "run"] = "round"
     by: Literal["engine", "wire"] = "engine"
     name: str = ""
 
 
-def counter(help: str, *, scope: Literal["round", "run"] = "round", by: Literal["engine", "wire"] = "engine") -> Entry:
-    """Return the entry of a counter: observable and exported, if lines of rounds have it."""
-    of_rounds = scope == "round"
-    return Entry(help, observable=of_rounds, prometheus="counter" if of_rounds else "", scope=scope, by=by)
+def counter(
+    help: str, unit: str, *, scope: Literal["round", "run"] = "round", by: Literal["engine", "wire"] = "engine"
+) -> Entry:
+    """Return the entry of a counter: exported, and observable if lines of rounds have it."""
+    return Entry(help, unit, observable=scope == "round", prometheus="counter", scope=scope, by=by)
 
 
 @cache
@@ -57,23 +80,27 @@ def entries(table: type) -> dict[str, Entry]:
 class Totals:
     """What was counted, from 0; a name that is no counter is an AttributeError."""
 
-    models_sent: Annotated[int, counter("models sent to neighbors and acknowledged by them")] = 0
-    models_folded: Annotated[int, counter("arrivals folded into a running average")] = 0
-    models_unused: Annotated[int, counter("arrivals that the algorithm did not use")] = 0
-    models_rejected: Annotated[int, counter("complete arrivals that failed screening")] = 0
-    models_adopted: Annotated[int, counter("models of neighbors adopted by a peer that caught up")] = 0
-    duplicates_dropped: Annotated[int, counter("arrivals dropped because they were folded before")] = 0
-    stale_dropped: Annotated[int, counter("arrivals dropped because they were too old")] = 0
-    payload_bytes_sent: Annotated[int, counter("bytes of model payload sent")] = 0
-    wire_bytes_sent: Annotated[int, counter("bytes sent, including framing and control messages", by="wire")] = 0
-    control_messages_sent: Annotated[int, counter("messages sent, without models")] = 0
-    selections_sent: Annotated[int, counter("messages *Select* sent")] = 0
-    passes_sent: Annotated[int, counter("messages *Pass* sent")] = 0
-    number_bytes_sent: Annotated[
-        int, counter("bytes of numbers sent with selections, models, or in place of models")
+    models_sent: Annotated[int, counter("models sent to neighbors and acknowledged by them", "models")] = 0
+    models_folded: Annotated[int, counter("arrivals folded into a running average", "models")] = 0
+    models_unused: Annotated[int, counter("arrivals that the algorithm did not use", "models")] = 0
+    models_rejected: Annotated[int, counter("complete arrivals that failed screening", "models")] = 0
+    models_adopted: Annotated[int, counter("models of neighbors adopted by a peer that caught up", "models")] = 0
+    duplicates_dropped: Annotated[int, counter("arrivals dropped because they were folded before", "models")] = 0
+    stale_dropped: Annotated[int, counter("arrivals dropped because they were too old", "models")] = 0
+    payload_bytes_sent: Annotated[int, counter("bytes of model payload sent", "bytes")] = 0
+    wire_bytes_sent: Annotated[
+        int, counter("bytes sent, including framing and control messages", "bytes", by="wire")
     ] = 0
-    rounds_alone: Annotated[int, counter("rounds of an exchange in which no neighbor took part")] = 0
-    checkpoint_failures: Annotated[int, counter("checkpoints that could not be written", scope="run")] = 0
+    control_messages_sent: Annotated[int, counter("messages sent, without models", "messages")] = 0
+    selections_sent: Annotated[int, counter("messages *Select* sent", "messages")] = 0
+    passes_sent: Annotated[int, counter("messages *Pass* sent", "messages")] = 0
+    number_bytes_sent: Annotated[
+        int, counter("bytes of numbers sent with selections, models, or in place of models", "bytes")
+    ] = 0
+    rounds_alone: Annotated[int, counter("rounds of an exchange in which no neighbor took part", "rounds")] = 0
+    checkpoint_failures: Annotated[
+        int, counter("checkpoints that could not be written", "checkpoints", scope="run")
+    ] = 0
 
     def __getitem__(self, name: str) -> int:
         return int(getattr(self, name))

@@ -12,14 +12,15 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from coordinator_free_bootstrap.errors import RefusalCode
-from coordinator_free_bootstrap.identity import restart_count
-from peer.core.counters import Entry, Totals, entries
+from peer.core.counters import Entry, Series, Totals, entries
 from peer.core.liveness import NeighborState
 from peer.core.metric import Metric
 from peer.observe.metrics_http import serve
-from peer.store.records import PHASES, STATES, RoundLine
+from peer.store.records import STATES, RoundLine
 
 ROUND_SECONDS_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_TYPES = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+_TAKES = {"counter": "inc", "gauge": "set", "histogram": "observe"}
 _NO_MARKS = str.maketrans("", "", "`*")
 STATES_SAID = tuple(state for state, each in STATES.items() if each.said)
 
@@ -44,13 +45,31 @@ class StateGauge:
             self._gauge.labels(state).set(state == present)
 
 
-def help_of(entry: Entry) -> str:
+def help_of(entry: Entry | Series) -> str:
     """Return what the vocabulary says of a name as the help of its metric: a sentence without Markdown."""
     return entry.help[0].upper() + entry.help[1:].translate(_NO_MARKS)
 
 
 def _of_type(prometheus: str, table: type) -> list[tuple[str, Entry]]:
     return [(name, each) for name, each in entries(table).items() if each.prometheus == prometheus]
+
+
+class ComputedMetric:
+    """A metric that the vocabulary computes from a field of a ``round`` line; its series are exported from the start."""
+
+    def __init__(self, about: Series, registry: CollectorRegistry) -> None:
+        self._about = about
+        more = {"buckets": ROUND_SECONDS_BUCKETS} if about.kind == "histogram" else {}
+        label = [about.label] if about.label else []
+        metric: Any = _TYPES[about.kind](f"peer_{about.name}", help_of(about), label, registry=registry, **more)
+        self._series = {each: metric.labels(each) for each in about.labels} if about.label else {"": metric}
+
+    def observe(self, value: object) -> None:
+        """Take the value of the field in one line."""
+        found = self._about.value(value)
+        for label, number in found.items() if self._about.label else [("", found)]:
+            if label in self._series:
+                getattr(self._series[label], _TAKES[self._about.kind])(number or 0)
 
 
 class PeerMetrics:
@@ -79,6 +98,11 @@ class PeerMetrics:
         ).info(settings)
         self._counted = {name: counter(f"peer_{name}", help_of(each)) for name, each in _of_type("counter", Totals)}
         self._read = {name: gauge(f"peer_{name}", help_of(each)) for name, each in _of_type("gauge", RoundLine)}
+        self._computed = [
+            (name, ComputedMetric(series, self.registry))
+            for name, each in entries(RoundLine).items()
+            for series in each.series
+        ]
         self._more: dict[str, Gauge] = {}
         self._export(metric or Metric(), more)
         self.run_state = StateGauge(self.registry)
@@ -88,19 +112,10 @@ class PeerMetrics:
             "Unix time at which the peer's own certificate ends, or the first one of its neighbors; 0 with plaintext",
             ["of"],
         )
-        self._round_index = gauge("peer_round_index", "Current round, 0-based; after the run the number of rounds")
-        self._restarts = gauge("peer_restart_count", "Restart count, from the incarnation: 1 after the first start")
         self._completed = counter("peer_rounds_completed", "Rounds completed by this process")
-        self._round_seconds = Histogram(
-            "peer_round_seconds", "Seconds of a round", buckets=ROUND_SECONDS_BUCKETS, registry=self.registry
-        )
-        self._missing = counter("peer_missing_deliveries", "Neighbors whose models were missing when a round closed")
-        phases = f"Seconds spent in each phase of a round: {', '.join(PHASES)}"
-        self._phases = counter("peer_phase_seconds", phases, ["phase"])
         self._neighbors = gauge("peer_neighbors", f"Neighbors by state: {', '.join(NeighborState)}", ["state"])
         self._refusals = counter("peer_refusals", "Messages refused, by code (proto/WIRE.md)", ["code"])
         self._checkpoints = counter("peer_checkpoints", "Checkpoints written")
-        self._failures = counter("peer_checkpoint_failures", help_of(entries(Totals)["checkpoint_failures"]))
         self._export_labels()
 
     def _export(self, metric: Metric, more: Sequence[Metric]) -> None:
@@ -114,8 +129,6 @@ class PeerMetrics:
         """Export all series from the start: an alert needs the 0 before the first event."""
         for of in ("own", "neighbors"):
             self._certificates.labels(of)
-        for phase in PHASES:
-            self._phases.labels(phase)
         for state in NeighborState:
             self._neighbors.labels(state.value)
         for code in RefusalCode:
@@ -136,9 +149,9 @@ class PeerMetrics:
     def observe_round(self, record: Mapping[str, Any]) -> None:
         """Count one ``round`` line of the history."""
         self._completed.inc()
-        self._round_index.set(record["round_index"] + 1)
-        self._restarts.set(restart_count(record.get("incarnation") or 0))
-        self._missing.inc(len(record.get("missing") or ()))
+        for key, metric in self._computed:
+            if record.get(key) is not None:
+                metric.observe(record[key])
         for key, counter in self._counted.items():
             counter.inc(record.get(key) or 0)
         for key, gauge in self._read.items():
@@ -148,10 +161,6 @@ class PeerMetrics:
         for name, gauge in self._more.items():
             if measured.get(name) is not None:
                 gauge.set(measured[name])
-        seconds = record.get("seconds") or {}
-        for phase in PHASES:
-            self._phases.labels(phase).inc(seconds.get(phase) or 0)
-        self._round_seconds.observe(sum(seconds.values()))
 
     def observe_neighbor_states(self, states: Mapping[int, str]) -> None:
         """Set the present states of all neighbors."""
@@ -169,7 +178,7 @@ class PeerMetrics:
 
     def observe_checkpoint(self, *, written: bool) -> None:
         """Count one checkpoint, written or failed."""
-        (self._checkpoints if written else self._failures).inc()
+        (self._checkpoints if written else self._counted["checkpoint_failures"]).inc()
 
     def serve(self, port: int, host: str = "127.0.0.1") -> tuple[WSGIServer, threading.Thread]:
         """Serve these metrics alone in a thread; see `metrics_http.serve`."""

@@ -16,9 +16,9 @@ from pydantic import AfterValidator, Field, SkipValidation
 from typing_extensions import TypedDict
 
 from coordinator_free_bootstrap.graph import ID_MAX
-from coordinator_free_bootstrap.identity import INCARNATION_MAX
+from coordinator_free_bootstrap.identity import INCARNATION_MAX, restart_count
 from coordinator_free_bootstrap.strict_json import printable
-from peer.core.counters import COUNTERS, COUNTING, Entry, entries
+from peer.core.counters import COUNTERS, COUNTING, Entry, Series, entries
 from peer.core.metric import MORE_METRICS_MAX, MetricRecord
 
 COUNT_MAX = 2**63 - 1
@@ -35,6 +35,10 @@ def _iso(text: str) -> str:
     except (ValueError, OverflowError) as error:
         raise ValueError(f"expected a time in ISO 8601, got {printable(text, 40)}") from error
     return text
+
+
+def _sum_of_known(seconds: Mapping[str, float | None]) -> float:
+    return sum(each or 0.0 for each in seconds.values())
 
 
 def _rectangle(rows: list[list[int]]) -> list[list[int]]:
@@ -70,9 +74,11 @@ MoreMetrics = Annotated[list[MetricRecord], Field(max_length=MORE_METRICS_MAX)]
 # ---- lines of a history -------------------------------------------------------------------------------------------------
 
 
-def observable(help: str, unit: str = "", prometheus: Literal["", "counter", "gauge"] = "") -> Entry:
+def observable(
+    help: str, unit: str = "", prometheus: Literal["", "counter", "gauge"] = "", series: tuple[Series, ...] = ()
+) -> Entry:
     """Return the entry of a field that observers may know."""
-    return Entry(help, unit, observable=True, prometheus=prometheus)
+    return Entry(help, unit, observable=True, prometheus=prometheus, series=series)
 
 
 class Line(TypedDict, total=False):
@@ -80,7 +86,20 @@ class Line(TypedDict, total=False):
 
     t: Annotated[Number | None, observable("seconds since the process opened the file, monotonic")]
     time: Annotated[Time | None, observable("wall clock, ISO 8601, UTC")]
-    incarnation: Annotated[Count | None, Entry("of the process, higher after each start")]
+    incarnation: Annotated[
+        Count | None,
+        Entry(
+            "of the process, higher after each start",
+            series=(
+                Series(
+                    "restart_count",
+                    "gauge",
+                    "restart count, from the incarnation: 1 after the first start",
+                    restart_count,
+                ),
+            ),
+        ),
+    ]
 
 
 class LineOfLater(Line, total=False):
@@ -187,11 +206,36 @@ class RoundFields(TypedDict, total=False):
     """What happened in a round."""
 
     active: Annotated[bool | None, observable("whether the peer trained in this round (`run.participation`)")]
-    seconds: Annotated[dict[str, Number | None] | None, observable(f"per phase: {', '.join(PHASES)}", "seconds")]
+    seconds: Annotated[
+        dict[str, Number | None] | None,
+        observable(
+            f"per phase: {', '.join(PHASES)}",
+            "seconds",
+            series=(
+                Series(
+                    "phase_seconds",
+                    "counter",
+                    f"seconds spent in each phase of a round: {', '.join(PHASES)}",
+                    dict,
+                    "phase",
+                    PHASES,
+                ),
+                Series("round_seconds", "histogram", "seconds of a round", _sum_of_known),
+            ),
+        ),
+    ]
     folded: Annotated[
         ArrivalRows | None, observable("list of [neighbor, incarnation, round, step, slot], in fold order")
     ]
-    missing: Annotated[PeerIds | None, observable("ids of neighbors whose models were missing when the round closed")]
+    missing: Annotated[
+        PeerIds | None,
+        observable(
+            "ids of neighbors whose models were missing when the round closed",
+            series=(
+                Series("missing_deliveries", "counter", "neighbors whose models were missing when a round closed", len),
+            ),
+        ),
+    ]
     rejected: Annotated[dict[Word, Count] | None, Entry("complete arrivals that failed screening, by refusal code")]
     neighbors_alive: Annotated[Count | None, observable("when the round closed", "neighbors")]
     restores: Annotated[
@@ -207,7 +251,18 @@ class RoundLine(Line, ResultFields, RoundFields, total=False):
     """One completed round."""
 
     kind: Required[Literal["round"]]
-    round_index: Annotated[Required[int], Field(ge=0, le=2**31), observable("0-based")]
+    round_index: Annotated[
+        Required[int],
+        Field(ge=0, le=2**31),
+        observable(
+            "0-based",
+            series=(
+                Series(
+                    "round_index", "gauge", "current round, 0-based; after the run the number of rounds", (1).__add__
+                ),
+            ),
+        ),
+    ]
 
 
 class CompletedField(TypedDict, total=False):

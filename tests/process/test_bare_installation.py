@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tools.bare import environment
@@ -125,13 +126,14 @@ def test_a_testbed_names_what_its_task_needs(home: Path) -> None:
 FEDSPD = {"align_every": 1, "min_cluster_samples": 2}
 PARTS = {"warm_rounds": 3, "hard_rounds": 1, "split": "updates"}
 PRIVATE = {"dp_epsilon": 5.0, "label_check": False}
-RUNS = [  # each option of the kernel's algorithms that has code of its own
+RUNS: list[tuple[Any, ...]] = [  # each option of the kernel's algorithms that has code of its own
     ("local", {}),
     ("dpsgd", {}),
     ("dfedavg", {"partners": 1}),
     ("dfca", {}),
-    ("dfca", {"initialization": "local", "warmup_rounds": 2, "split_empty": True, "idle_folds": False}),
+    ("dfca", {"initialization": "local", "warmup_rounds": 2, "split_empty": True}),
     ("dfca", {"initialization": "seeds"}),
+    ("dfca", {"idle_folds": False}, {"participation": 0.8}),
     ("fedspd", FEDSPD | {"selection": "partition", "exchange": "broadcast", "center_labels": True}),
     ("fedspd", FEDSPD | PARTS | {"personalize": "confident"}),
     ("fedspd", FEDSPD | {"initialization": "local", "init_labels": "index_split", "personalize": "mixture"}),
@@ -143,8 +145,11 @@ import json, sys
 import peer
 from coordinator_free_bootstrap.extras import EXTRAS
 
-for algorithm, options in json.load(sys.stdin):
-    run = {"task": "halves.py:Halves", "algorithm": algorithm, "options": options, "clusters": 2, "rounds": 5}
+for algorithm, options, *more in json.load(sys.stdin):
+    clusters = {"clusters": 2} if algorithm in ("dfca", "fedspd", "cgpfl") else {}
+    run = {"task": "halves.py:Halves", "algorithm": algorithm, "options": options, "rounds": 5}
+    for keys in (clusters, *more):
+        run |= keys
     report = peer.simulate(peer.Graph.make("ring", peers=4, run=run), progress=False).metrics
     print(json.dumps([algorithm, report["state"], report["models_sent"] > 0]))
 print(json.dumps(sorted(EXTRAS.keys() & sys.modules.keys())))
@@ -152,7 +157,7 @@ print(json.dumps(sorted(EXTRAS.keys() & sys.modules.keys())))
 
 
 def test_each_algorithm_of_the_kernel_runs_with_all_its_options(home: Path) -> None:
-    assert {name for name, _ in RUNS} >= {"dfca", "fedspd", "dfedavg", "dpsgd", "local"}
+    assert {name for name, *_ in RUNS} >= {"dfca", "fedspd", "dfedavg", "dpsgd", "local"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         input=json.dumps(RUNS),
@@ -164,5 +169,5 @@ def test_each_algorithm_of_the_kernel_runs_with_all_its_options(home: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     *said, loaded = map(json.loads, done.stdout.splitlines())
-    assert said == [[name, "complete", name != "local"] for name, _ in RUNS]
+    assert said == [[name, "complete", name != "local"] for name, *_ in RUNS]
     assert loaded == []

@@ -8,11 +8,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-LINE = '    rounds_closed: Annotated[int, counter("rounds that were closed")] = 0\n'
+LINE = '    rounds_closed: Annotated[int, counter("rounds that were closed", "rounds")] = 0\n'
 
 
 def add_line() -> None:
@@ -72,6 +73,7 @@ def ran(out: Path) -> dict[str, Any]:
         "metrics": "peer_rounds_closed_total 2.0" in generate_latest(metrics.registry).decode(),
         "warnings": report["warnings"],
         "report": [report["rounds_closed"], *(row["rounds_closed"] for row in report["peers"])],
+        "printed": "rounds closed 6" in printed(report),
         "summary": json.loads((out / "peer-0" / "summary.json").read_text())["totals"]["rounds_closed"],
         "status": read_status(json.loads(json.dumps(peers[0].host.status())))["totals"]["rounds_closed"],
         "state": [shown["header"]["totals"]["rounds_closed"], *(p["totals"]["rounds_closed"] for p in shown["peers"])],
@@ -79,6 +81,17 @@ def ran(out: Path) -> dict[str, Any]:
         "documents": documents(),
         "a wrong count": wrong(lines[-1] | {"rounds_closed": -1}),
     }
+
+
+def printed(report: dict[str, Any]) -> str:
+    """Return what `peer report` prints."""
+    from rich.console import Console
+
+    from peer.view.report.tables import report_view
+
+    text = StringIO()
+    Console(file=text, width=400).print(report_view(report))
+    return text.getvalue()
 
 
 def documents() -> list[str]:

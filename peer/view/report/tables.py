@@ -11,11 +11,13 @@ from rich.table import Table
 
 from coordinator_free_bootstrap.identity import restart_count
 from coordinator_free_bootstrap.strict_json import printable
+from peer.core.counters import COUNTERS, Totals, entries
 from peer.core.metric import Metric
 from peer.store.records import PHASES, STATES
 from peer.view.state.peer_state import ending
 
 LINE_CHARACTERS_MAX = 1000
+OWN_ROWS = {"rounds_alone", "models_sent", "models_folded", "payload_bytes_sent", "wire_bytes_sent"}  # counters
 ROWS_MAX = 40  # longer tables scroll out of a terminal; the JSON has all rows
 
 
@@ -65,9 +67,9 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     used = f"{values['clusters_used']} of {values['clusters']} in use, " if values["clusters_used"] else ""
     yield "clusters", f"{used}ARI {number(values['cluster_ari'])}, {placed} of the peers in their true cluster"
     yield "models", f"{values['models_sent']} sent, {values['models_folded']} folded"
-    yield "dropped", f"{values['duplicates_dropped']} duplicates, {values['stale_dropped']} stale"
     payload, wire = megabytes(values["payload_bytes_sent"]), megabytes(values["wire_bytes_sent"])
     yield "bytes", f"{payload} payload, {wire} with framing and control messages"
+    yield from _other_counts(values)
     yield "seconds", ", ".join(f"{phase} {values['seconds'][phase]:.2f}" for phase in PHASES) + " (mean over peers)"
     apart = [f"{j}: {number(a, 4)} ({number(r, 4)} relative)" for j, (a, r) in enumerate(distances)]
     yield "consensus distance", ", ".join(apart)
@@ -78,6 +80,17 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
         found = values["reached"]
         after = "never" if found["rounds"] is None else f"after {found['rounds']} rounds, {found['seconds']:.1f} s"
         yield f"mean {metric.name} {found['target']}", after
+
+
+def _other_counts(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    """Yield the row of the counters that have no row of their own and are not 0, each with its name."""
+    found = [
+        f"{name.replace('_', ' ')} {megabytes(values[name]) if entries(Totals)[name].unit == 'bytes' else values[name]}"
+        for name in COUNTERS
+        if name not in OWN_ROWS and values[name]
+    ]
+    if found:
+        yield "other counts", ", ".join(found)
 
 
 def state_text(values: dict[str, Any]) -> str:
@@ -125,8 +138,6 @@ def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     others = values["models_others_would_send"]
     if others is not None:
         yield "for comparison", f"DFCA would send {others['dfca']} models, FedEM {others['fedem']}"
-    counts = f"{values['selections_sent']} sent; {megabytes(values['number_bytes_sent'])} of numbers"
-    yield "selections", f"{counts}; {values['models_unused']} models received unused"
 
 
 def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:

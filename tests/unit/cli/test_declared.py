@@ -121,13 +121,6 @@ def test_the_same_rule_refuses_an_option_of_the_command(tmp_path):
     assert done.returncode == 2 and "--metrics: expected a port" in done.stderr
 
 
-def test_a_testbed_refuses_what_its_declaration_refuses():
-    with pytest.raises(UsageError, match="--on-start-failure: expected stop or continue, got 'wait'"):
-        bed_options({"on_start_failure": "wait"})
-    with pytest.raises(UsageError, match=r"^threads=: expected at least 1"):
-        peer.Testbed(peer.Graph.make("line", peers=2), threads=0)
-
-
 def test_an_option_that_several_verbs_share_has_one_declaration():
     commands = get_command(app)
     shown = {}
@@ -195,14 +188,6 @@ def test_an_option_on_the_command_line_wins_also_with_the_value_of_its_default(t
     command = ["run", "--id", "0", "--neighbors", str(graph), "--options", str(path), "--stay", "never"]
     done = subprocess.run([sys.executable, "-m", "peer", *command], capture_output=True, check=False, timeout=300)
     assert done.returncode == 2
-
-
-def test_a_testbed_refuses_a_precision_before_any_peer_starts(tmp_path):
-    """Before, each peer refused it, with exit code 10, after it had loaded its data."""
-    words = ["testbed", "--peers", "2", "--out", str(tmp_path / "out"), "--set", "amp=fp16"]
-    with pytest.raises(UsageError, match=r"^--set amp: expected bf16, got 'fp16'"):
-        CliRunner().invoke(app, words, catch_exceptions=False)
-    assert not (tmp_path / "out").exists()
 
 
 def test_messages_name_options_that_exist():

@@ -287,7 +287,7 @@ def test_an_option_changes_nothing_where_it_is_refused(name, option, row, everyt
 )
 def test_a_key_changes_nothing_where_it_is_refused(key, value, idle):
     changed = together(idle, at(key, value))
-    with pytest.raises(PeerError, match=rf"Graph\.make: run\.{key}: expected no value \(no effect, because "):
+    with pytest.raises(PeerError, match=rf"run\.{key}: expected no value \(no effect, because "):
         peer.Graph.make("complete", peers=PEERS, run=together(BASE, changed))
     assert fingerprint(idle) == fingerprint(changed)
 

@@ -208,6 +208,7 @@ class FinalPhase(_Section):
         EffectiveWhen(
             lambda r: r.algorithm.result_is_model or not r.run.final.epochs,
             _of_algorithm("predicts with several models, which a final phase does not train"),
+            stated="the algorithm predicts with several models",
         ),
     ] = Field(None, ge=0, le=10_000, description="local epochs after the last round; default: 10 with fedspd, else 0")
     learning_rate: Annotated[float | None, OF_FINAL_RATE] = Field(

@@ -8,9 +8,10 @@ error for a wrong value (`parsed`), and the refusal of a value without effect (`
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -33,16 +34,22 @@ class EffectiveWhen:
         why_not: why it has none, as the end of a sentence; text, or a function of the settings.
         by_run: the rule of an option asks for keys of the run, which may be set elsewhere: `parsed` leaves it to those who
             know which keys were set.
+        stated: ``why_not`` for all settings, for tables of options; needed where that is a function.
     """
 
     rule: Callable[[Any], bool]
     why_not: str | Callable[[Any], str]
     by_run: bool = False
+    stated: str = ""
 
     @classmethod
     def never(cls, why: str) -> EffectiveWhen:
         """Return the rule of an option that has no effect here."""
         return cls(lambda settings: False, why)
+
+    def __post_init__(self) -> None:
+        if not self.stated and isinstance(self.why_not, str):
+            object.__setattr__(self, "stated", self.why_not)
 
     def reason(self, settings: object) -> str:
         """Return why the option has no effect; empty if it has one."""
@@ -255,3 +262,12 @@ def bounds_of(field: FieldInfo) -> Bounds:
     return Bounds(
         least if above is None else above, most if below is None else below, above is not None, below is not None
     )
+
+
+def members_of(annotation: Any) -> list[Any]:
+    """Return the alternatives of a type: those of a union, else the type itself."""
+    if get_origin(annotation) is Annotated:
+        return members_of(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [member for each in get_args(annotation) for member in members_of(each)]
+    return [annotation]

@@ -4,22 +4,31 @@ A generated table stands between a line that names its source and a line ``<!-- 
 
 - ``<!-- code: NAME -->``: a function of `TABLES`;
 - ``<!-- table: NAME -->``: the figures in ``benchmarks/results/NAME.json``;
+- ``<!-- options: NAME -->``: the options of an algorithm, or the keys of a section of the manifest, such as ``run.final``;
 - ``<!-- paper: FOLDER/NAME -->``: the totals in ``papers/FOLDER/results/NAME.json``, or what `PAPER_ROWS` takes from there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from record import rendered
 
 from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.options import bounds_of, members_of, rules_of
+from coordinator_free_bootstrap.options import fields_of as declared_in
+from peer.algorithms.registry import algorithms
 from peer.core.counters import COUNTING, Totals, entries
 from peer.lab.cells import Cells
 from peer.lab.render import how, sheets
@@ -37,8 +46,8 @@ PAGES = (
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "proto" / "WIRE.md",
 )
-GENERATED = re.compile(r"^(<!-- (code|table|paper): (\S+) -->\n).*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
-MARKS = re.compile(r"^<!-- (?:(?:code|table|paper): .*|end) -->$", re.MULTILINE)
+GENERATED = re.compile(r"^(<!-- (code|options|table|paper): (\S+) -->\n).*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
+MARKS = re.compile(r"^<!-- (?:(?:code|options|table|paper): .*|end) -->$", re.MULTILINE)
 MANIFEST_KEY = re.compile(r"\b(limits|timeouts|screening)\.\w+")
 
 
@@ -136,6 +145,45 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
+# ---- tables of options --------------------------------------------------------------------------------------------------
+
+OPTION = re.compile(r"\brun\.options\.(\w+)")
+KEY = re.compile(r"\brun\.\w+(?:\.\w+)?")
+
+
+def of_options(name: str) -> str:
+    """Return the options of an algorithm, or the keys of a section of the manifest: name, default, bounds, meaning, effect."""
+    is_section = name.startswith("run.")
+    section = Manifest.model_fields[name.removeprefix("run.")].annotation if is_section else None
+    declared = declared_in(section or algorithms()[name].Options)
+    rows = []
+    for option, field in declared.items():
+        why = "; ".join(rule.stated for rule in rules_of(field))
+        cells = (
+            shown_default(field),
+            allowed(field),
+            field.description or "",
+            KEY.sub(r"`\g<0>`", OPTION.sub(r"`\1`", why)),
+        )
+        rows.append((f"`{option}`", *(cell.replace("|", "\\|") for cell in cells)))
+    key = f"`{name if is_section else 'run.options'}` key"
+    return table((key, "default", "allowed", "meaning", "no effect if"), rows)
+
+
+def shown_default(field: FieldInfo) -> str:
+    """Return the default of an option as JSON; "none" where the meaning says it."""
+    default = field.get_default(call_default_factory=True)
+    return "none" if default is None else f"`{json.dumps(default).strip(chr(34))}`"
+
+
+def allowed(field: FieldInfo) -> str:
+    """Return the values that an option allows: choices, or bounds."""
+    choices = [
+        choice for each in members_of(field.annotation) if get_origin(each) is Literal for choice in get_args(each)
+    ]
+    return ", ".join(f"`{choice}`" for choice in choices) or str(bounds_of(field))
+
+
 # ---- tables of papers ---------------------------------------------------------------------------------------------------
 
 
@@ -190,14 +238,16 @@ def generated(page: str) -> str:
     """
     if len(MARKS.findall(page)) != 2 * len(GENERATED.findall(page)):
         raise ValueError(
-            "expected a line <!-- end --> after each <!-- code: NAME -->, <!-- table: NAME --> and <!-- paper: NAME -->"
+            "expected a line <!-- end --> after each <!-- code: NAME -->, <!-- options: NAME -->, <!-- table: NAME --> and "
+            "<!-- paper: NAME -->"
         )
     return GENERATED.sub(_block, page)
 
 
 def _block(found: re.Match[str]) -> str:
     head, kind, name = found.groups()
-    text = TABLES[name]() if kind == "code" else of_paper(name) if kind == "paper" else rendered(name)
+    sources = {"code": lambda name: TABLES[name](), "options": of_options, "paper": of_paper, "table": rendered}
+    text = sources[kind](name)
     return f"{head}\n{text}\n<!-- end -->"
 
 

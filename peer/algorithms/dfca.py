@@ -61,13 +61,10 @@ class DfcaOptions(BaseModel):
     )
     seed_epochs: Annotated[
         int,
-        EffectiveWhen(
-            lambda r: r.options.initialization == "seeds",
-            lambda r: f"run.options.initialization is {r.options.initialization}",
-        ),
+        EffectiveWhen(lambda r: r.options.initialization == "seeds", "run.options.initialization is not seeds"),
     ] = Field(10, ge=1, description="seeds: epochs that train a first model, before peers compare theirs")
-    warmup_rounds: WarmupRounds = Field(0, ge=0, description="number of first rounds with relaying; 0 is the paper")
-    relay_steps: Annotated[int, OF_WARMUP] = Field(3, ge=1, le=64, description="mixing steps in each warm-up round")
+    warmup_rounds: WarmupRounds = Field(0, ge=0, description="W: number of first rounds with relaying; 0 is the paper")
+    relay_steps: Annotated[int, OF_WARMUP] = Field(3, ge=1, le=64, description="g: mixing steps in each warm-up round")
     split_empty: SplitEmpty = Field(
         False, description="in warm-up rounds, split the largest cluster if a cluster is trained by no peer"
     )
@@ -121,7 +118,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
 
     def warming_up(self, round_index: int) -> bool:
         """Return whether models are relayed in a round."""
-        return round_index < self.options.warmup_rounds
+        return round_index < self.options.warmup_rounds and self._seeding is None
 
     def seeding(self, round_index: int) -> Seeding | None:
         """Return what seeds a cluster in a round; None: it is an ordinary round."""

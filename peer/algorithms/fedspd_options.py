@@ -14,7 +14,7 @@ from coordinator_free_bootstrap.options import EffectiveWhen
 OF_SEVERAL = EffectiveWhen(lambda r: r.run.clusters > 1, "run.clusters is 1", by_run=True)
 OF_SOFT_START = EffectiveWhen(
     lambda r: not (r.options.warm_rounds or r.options.hard_rounds),
-    lambda r: f"the run begins with run.options.{'warm' if r.options.warm_rounds else 'hard'}_rounds",
+    "the run begins with run.options.warm_rounds or run.options.hard_rounds",
 )
 OF_PRIVACY = EffectiveWhen(lambda r: r.options.dp_epsilon is not None, "run.options.dp_epsilon is not set")
 
@@ -76,7 +76,7 @@ class FedSpdOptions(BaseModel):
             "run.options.align_every is 0, and run.options.split is noise",
         ),
         EffectiveWhen(lambda r: r.options.split == "updates" or r.run.clusters > 1, "run.clusters is 1", by_run=True),
-    ] = Field(256, ge=1, le=4096, description="float32 values in a sketch")
+    ] = Field(256, ge=1, le=4096, description="q: float32 values in a sketch")
     dp_epsilon: float | None = Field(
         None, gt=0, description="epsilon of the differential privacy of each sent update; default: no noise"
     )
@@ -100,7 +100,7 @@ class FedSpdOptions(BaseModel):
         Literal["noise", "updates"],
         EffectiveWhen(
             lambda r: r.options.warm_rounds and r.options.hard_rounds,
-            lambda r: f"run.options.{'hard' if r.options.warm_rounds else 'warm'}_rounds is 0",
+            "run.options.warm_rounds or run.options.hard_rounds is 0",
         ),
     ] = Field(
         "noise",

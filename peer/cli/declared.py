@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 from pydantic.fields import FieldInfo
 
-from coordinator_free_bootstrap.options import Shown, bounds_of, fields_of
+from coordinator_free_bootstrap.options import Shown, bounds_of, fields_of, members_of
 
 Verb = Callable[..., None]
 
@@ -88,7 +87,7 @@ def option_of(name: str, field: FieldInfo) -> Any:
 
 def _kind(annotation: Any) -> Any:
     """Return the type that typer reads: of a path or a text, a path; of a text or several, several; of others, itself."""
-    members = _members(annotation)
+    members = members_of(annotation)
     optional = type(None) in members
     if Path in members:
         kind: Any = Path
@@ -97,11 +96,3 @@ def _kind(annotation: Any) -> Any:
     else:
         kind = next(each for each in members if each is not type(None))
     return kind | None if optional and kind is not Literal else kind
-
-
-def _members(annotation: Any) -> list[Any]:
-    if get_origin(annotation) is Annotated:
-        return _members(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [member for each in get_args(annotation) for member in _members(each)]
-    return [annotation]

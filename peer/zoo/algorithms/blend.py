@@ -51,7 +51,7 @@ class BlendOptions(DfcaOptions):
         "and with no more rounds than clusters",
     )
     warmup_rounds: WarmupRounds = Field(
-        0, ge=0, description="number of first rounds with relaying; without seeds the default is 3"
+        0, ge=0, description="W: number of first rounds with relaying; without seeds the default is 3"
     )
     split_empty: SplitEmpty = Field(
         False,

@@ -220,7 +220,7 @@ def test_numbers_are_a_gain_a_peer_and_whether_a_gain_is_clear(step, numbers, re
         ({"options": {"initialization": "seeds", "warmup_rounds": 2}}, ["warmup_rounds", "no effect"]),
         ({"options": {"initialization": "seeds", "split_empty": True}}, ["split_empty", "no effect"]),
         ({"algorithm": "blend", "pace": "async"}, ["run.pace", "lockstep"]),
-        ({"options": {"seed_epochs": 3}}, ["seed_epochs", "initialization is global"]),
+        ({"options": {"seed_epochs": 3}}, ["seed_epochs", "initialization is not seeds"]),
         ({"algorithm": "blend", "pace": "async", "options": {"seed_epochs": 3}}, ["seed_epochs", "no effect"]),
     ],
 )

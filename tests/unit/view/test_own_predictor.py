@@ -19,9 +19,9 @@ RUNS = {
     "fedspd, mixture": {"algorithm": "fedspd", "options": {"personalize": "mixture"}, "final": {"epochs": 0}},
     "fedspd": {"algorithm": "fedspd"},
     "dfca": {"algorithm": "dfca"},
-    "apfl": {"algorithm": "apfl", "clusters": 1},
-    "perfedavg": {"algorithm": "perfedavg", "clusters": 1},
-    "fedrep": {"algorithm": "fedrep", "clusters": 1},
+    "apfl": {"algorithm": "apfl"},
+    "perfedavg": {"algorithm": "perfedavg"},
+    "fedrep": {"algorithm": "fedrep"},
 }
 
 

@@ -80,7 +80,7 @@ def test_the_examples_of_splits_of_the_default_task_run(split):
 
 
 def test_options_of_an_algorithm_and_of_a_split_are_listed():
-    assert "run.options.warmup_rounds (default 0): number of first rounds" in peer("list", "algorithms", "dfca")
+    assert "run.options.warmup_rounds (default 0): W: number of first rounds" in peer("list", "algorithms", "dfca")
     shown = peer("list", "splits", "dirichlet")
     assert "run.split_options.alpha (default 0.1): " in shown
     assert "run.split_options.samples_per_peer (default 0): " in shown

@@ -40,7 +40,8 @@ RUNS = {
 SELECTS = {"u_min": 0.4, "align_every": 2, "sketch_size": 16}  # each cluster, now and then
 FEDSPD = {
     "fedspd": SELECTS,
-    "fedspd, paper form": SELECTS | {"first_round": "paper", "label_check": False, "align_every": 0, "u_min": 0.0},
+    "fedspd, paper form": {key: value for key, value in SELECTS.items() if key != "sketch_size"}
+    | {"first_round": "paper", "label_check": False, "align_every": 0, "u_min": 0.0},
     "fedspd, own drawings": SELECTS | {"initialization": "local"},
     "fedspd, broadcast": SELECTS | {"exchange": "broadcast", "label_check": False},
     "fedspd, warm": SELECTS | {"warm_rounds": 2, "hard_rounds": 1},

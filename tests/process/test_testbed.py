@@ -114,6 +114,15 @@ def test_ports_of_peers_are_outside_the_outgoing_range(tmp_path: Path, monkeypat
     assert len(set(free_ports(50))) == 50
 
 
+def test_no_port_is_drawn_twice_while_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second testbed of a process would take the port of a peer of the first that has not bound it yet."""
+    monkeypatch.setattr("peer.bed.testbed.ports.PORTS", range(16_000, 16_200))
+    monkeypatch.setattr("peer.bed.testbed.ports._drawn", set())
+    drawn = [port for _ in range(10) for port in free_ports(15)]
+    assert len(set(drawn)) == 150
+    assert len(set(free_ports(100))) == 100
+
+
 def test_workers_of_a_test_run_draw_different_ports() -> None:
     names = [{"PYTEST_XDIST_WORKER": f"gw{i}", "PYTEST_XDIST_WORKER_COUNT": "4"} for i in range(4)]
     parts = [part_of(range(15_000, 65_536), name) for name in names]

@@ -166,8 +166,10 @@ class Bed:
         return self.until(found, f"a checkpoint of peer {peer_id}")
 
     def models(self) -> dict[int, Models]:
-        """Return the final models of all peers."""
-        return final_models(self.directory, self.graph)
+        """Return the final models of all peers; fail with the logs where one has none."""
+        found = final_models(self.directory, self.graph)
+        assert all(found.values()), f"no model of {[p for p in found if not found[p]]}\n{self.logs()}"
+        return found
 
     def logs(self) -> str:
         """Return the end of each log, for error messages."""

@@ -14,8 +14,11 @@ PORTS = range(15_000, 65_536)
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
+_drawn: set[int] = set()  # a free port may belong to a peer of this process that has not bound it yet, or is down
+
+
 def free_ports(count: int) -> list[int]:
-    """Return different loopback ports that are free now.
+    """Return different loopback ports that are free now, and that this process has not drawn before while there are others.
 
     Ports of the kernel's range for outgoing connections come last: such a connection could occupy the port of a peer that
     has not started yet or is down.
@@ -25,7 +28,7 @@ def free_ports(count: int) -> list[int]:
     )
     outgoing = set(range(first, last + 1))
     candidates = random.sample(PORTS, len(PORTS))
-    candidates.sort(key=outgoing.__contains__, reverse=True)  # the last one is taken first
+    candidates.sort(key=lambda port: (port in outgoing, port in _drawn), reverse=True)  # the last one is taken first
     ports: list[int] = []
     with ExitStack() as stack:
         while len(ports) < count:
@@ -34,7 +37,8 @@ def free_ports(count: int) -> list[int]:
                 each.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            ports.append(each.getsockname()[1])
+            ports.append(port)
+    _drawn.update(ports)
     return ports
 
 

@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.strict_json import of_type, one
 
 REMEDY = "Correct or uninstall the package."
 
@@ -52,7 +53,7 @@ def named(group: str, what: str, kind: type, reserved: Collection[str] = ()) -> 
         added = {entry.name: value} if isinstance(value, kind) else value
         if not isinstance(added, dict) or not all(isinstance(each, kind) for each in added.values()):
             raise ConfigError(
-                f"{where}: expected a {kind.__name__}, or a dict from names to them, got a {type(value).__name__}. {REMEDY}"
+                f"{where}: expected {one(kind)}, or a dict from names to them, got {of_type(value)}. {REMEDY}"
             )
         if both := sorted(name for name in added if name in found or name in reserved):
             raise ConfigError(f"{where}: expected a name that no other {what} has, got {both[0]!r}. {REMEDY}")

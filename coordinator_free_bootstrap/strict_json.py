@@ -88,7 +88,18 @@ def shown(value: object) -> str:
         return shortened(json.dumps(value))
     if isinstance(value, dict):
         return "an object"
-    return "a list" if isinstance(value, list) else f"a {type(value).__name__}"
+    return "a list" if isinstance(value, list) else of_type(value)
+
+
+def of_type(value: object) -> str:
+    """Return the type of a value with its article: "an int", "a list"; "None" for None."""
+    return "None" if value is None else one(type(value))
+
+
+def one(kind: type) -> str:
+    """Return the name of a type with its article: "an int", "a list"."""
+    name = kind.__name__
+    return f"{'an' if name[0] in 'aeioAEIO' or name == 'ndarray' else 'a'} {name}"
 
 
 def shortened(text: str) -> str:

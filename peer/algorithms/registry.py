@@ -12,6 +12,7 @@ from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option
 from coordinator_free_bootstrap.extras import require
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.installed import REMEDY, installed, loaded
+from coordinator_free_bootstrap.strict_json import of_type
 from coordinator_free_bootstrap.user_file import Named, load_object, names_file
 from coordinator_free_bootstrap.validation import unknown_name
 from peer.algorithms.base import Algorithm
@@ -78,7 +79,7 @@ def _defined_in(folder: ModuleType) -> dict[str, type[Algorithm]]:
 def _checked(value: object, where: str, remedy: str = REMEDY) -> type[Algorithm]:
     if isinstance(value, type) and issubclass(value, Algorithm):
         return value
-    found = value.__name__ if isinstance(value, type) else f"a {type(value).__name__}"
+    found = value.__name__ if isinstance(value, type) else of_type(value)
     raise ConfigError(f"{where}: expected a subclass of peer.Algorithm, got {found}. {remedy}")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError, TaskError, UsageError, face, names_for
 from coordinator_free_bootstrap.extras import named_packages
-from coordinator_free_bootstrap.strict_json import shortened
+from coordinator_free_bootstrap.strict_json import of_type, shortened
 from peer.api.notebook import show_one_sentence
 
 
@@ -44,7 +44,7 @@ def refuse_unless(
 def _shown(value: object) -> str:
     """Return a short form of a value: an array, for example, is shown as its type."""
     plain = value is None or isinstance(value, bool | int | float | str)
-    return shortened(repr(value)) if plain else f"a {type(value).__name__}"
+    return shortened(repr(value)) if plain else of_type(value)
 
 
 @contextmanager

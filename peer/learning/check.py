@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigProblem, PeerError, TaskError
 from coordinator_free_bootstrap.meaning import goal, summary
+from coordinator_free_bootstrap.strict_json import of_type, one
 from coordinator_free_bootstrap.user_file import USER_ERRORS, described
 from coordinator_free_bootstrap.validation import counted
 from peer.algorithms.learner import BatchSize, TrainingPlan
@@ -251,8 +252,7 @@ class _Guarded(Task):
 
 def _expected(what: str, value: Any, kind: type[Kind]) -> Kind:
     if not isinstance(value, kind):
-        shown = "None" if value is None else f"a {type(value).__name__}"
-        raise TaskError(f"{what}: expected a {kind.__name__}, got {shown}")
+        raise TaskError(f"{what}: expected {one(kind)}, got {of_type(value)}")
     return value
 
 

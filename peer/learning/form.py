@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.strict_json import of_type
 from coordinator_free_bootstrap.validation import counted
 from peer.learning.samples import Batch, call
 from peer.tasks.arrays import by_name, each
@@ -42,7 +43,7 @@ def check_form(module: nn.Module, inputs: Batch, outputs: object) -> None:
     else:
         lost, where = ". Return the outputs alone: the task's loss computes the loss.", line_of(type(module).forward)
         names = f" with {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
-        actual = f"a {type(outputs).__name__}{names}"
+        actual = f"{of_type(outputs)}{names}"
     raise TaskError(f"model: {expected}, got {actual} for a batch of {counted(rows, 'sample')}{where}{lost}")
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic_core import from_json
 
 from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file
-from coordinator_free_bootstrap.strict_json import dumps, finite
+from coordinator_free_bootstrap.strict_json import dumps, finite, of_type
 from coordinator_free_bootstrap.validation import counted
 from peer import failpoints
 from peer.store.files import storage_error, storage_errors
@@ -256,4 +256,4 @@ def plain(value: Any) -> Any:
         return finite(value.tolist())
     if isinstance(value, set | frozenset):
         return sorted(value)
-    raise TypeError(f"history line: expected a JSON value or a NumPy array, got a {type(value).__name__}")
+    raise TypeError(f"history line: expected a JSON value or a NumPy array, got {of_type(value)}")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import ShardError
+from coordinator_free_bootstrap.strict_json import of_type
 from peer.tasks.in_numpy import refuse_masked
 
 Array = np.ndarray
@@ -54,7 +55,7 @@ def is_stored(array: object) -> bool:
 
 def _unreadable(array: object, error: Exception) -> ShardError:
     return ShardError(
-        f"shard: a {type(array).__name__} cannot be read: {error}. Keep its file open after load_shard, or "
+        f"shard: {of_type(array)} cannot be read: {error}. Keep its file open after load_shard, or "
         "return an array in memory, as array[:]."
     )
 

@@ -14,6 +14,7 @@ import numpy as np
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, TaskError
 from coordinator_free_bootstrap.installed import installed
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.strict_json import of_type
 from coordinator_free_bootstrap.user_file import USER_ERRORS, Named, described, load_object, names_file, surroundings
 from coordinator_free_bootstrap.validation import unknown_name
 from peer.core.metric import MORE_METRICS_MAX, Metric
@@ -199,9 +200,7 @@ def as_task(loaded: object, manifest: Manifest) -> Task:
             "its class to give options."
         )
     if not isinstance(loaded, Task):
-        raise TaskError(
-            f"task: {manifest.task}: expected an object or class of type Task, got a {type(loaded).__name__}"
-        )
+        raise TaskError(f"task: {manifest.task}: expected an object or class of type Task, got {of_type(loaded)}")
     if loaded.kind not in get_args(Kind):
         raise TaskError(
             f"task: {manifest.task}: expected kind to be one of {', '.join(get_args(Kind))}, got {loaded.kind!r}"

@@ -14,6 +14,7 @@ import torch
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
 from coordinator_free_bootstrap.seeds import derive_seed
+from coordinator_free_bootstrap.strict_json import of_type
 from coordinator_free_bootstrap.user_file import USER_ERRORS, described, is_users
 from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Shard
@@ -84,6 +85,5 @@ def shard_of(task: Task, peer_id: int) -> Shard:
     with user_code(f"load_shard({peer_id})"), _seeded(derive_seed(0, "load_shard", peer_id)):
         shard: object = task.load_shard(peer_id)
     if not isinstance(shard, Shard):
-        shown = "None" if shard is None else f"a {type(shard).__name__}"
-        raise TaskError(f"load_shard({peer_id}): expected a Shard, got {shown}")
+        raise TaskError(f"load_shard({peer_id}): expected a Shard, got {of_type(shard)}")
     return shard

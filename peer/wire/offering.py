@@ -94,6 +94,8 @@ class Offering:
             if call is not None:
                 call.cancel()
             return "the link was closed"  # by `NeighborLink.reconnect`; `run` raises the cancellation of the own task
+        except grpc.aio.AioRpcError as error:
+            return in_words(error.code(), error.details() or "", 0.0)
         except (*BROKEN, NeighborUnavailable) as error:
             return str(error) or type(error).__name__
         task = asyncio.ensure_future(self._serve(call, first))

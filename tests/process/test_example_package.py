@@ -99,7 +99,7 @@ print(peer.simulate(graph, progress=False).metrics["models_sent"])
             "expected a name that no other algorithm has, got 'dfca'",
         ),
         pytest.param("mine", "1 / 0\n", "cannot be imported: ZeroDivisionError", marks=pytest.mark.slow),
-        pytest.param("mine", "A = 3\n", "expected a subclass of peer.Algorithm, got a int", marks=pytest.mark.slow),
+        pytest.param("mine", "A = 3\n", "expected a subclass of peer.Algorithm, got an int", marks=pytest.mark.slow),
     ],
 )
 def test_a_wrong_algorithm_of_a_package_is_named(tmp_path: Path, name: str, code: str, words: str) -> None:

@@ -95,7 +95,7 @@ def test_a_testbed_says_where_its_peers_are_and_that_it_is_over(tmp_path: Path) 
         bed.wait_round(60)
         bed.wait()
         for fault in (lambda: bed.kill(0), lambda: bed.restart(0), lambda: bed.cut((0, 1)), bed.heal):
-            with pytest.raises(UsageError, match="the run is over: every peer has ended"):
+            with pytest.raises(UsageError, match="got one that is over: every peer has ended"):
                 fault()
     assert {state.status for state in bed.status().values()} == {"completed"}
     assert "complete, 2 peers, 60 of 60 rounds" in repr(bed)
@@ -123,7 +123,7 @@ def test_the_end_of_the_block_stops_the_peers_and_the_run_can_be_resumed(tmp_pat
     with pytest.raises(UsageError, match=r"got another run: run.rounds was|peers were") as caught:  # noqa: SIM117
         with peer.Testbed(graph_of(rounds=2), out=written(tmp_path / "bed", graph), insecure=True):
             pass
-    assert "add fresh" in str(caught.value)
+    assert "Add fresh=" in str(caught.value)
 
 
 def written(directory: Path, graph: peer.Graph) -> Path:

@@ -27,6 +27,7 @@ from coordinator_free_bootstrap.errors import (
     TaskError,
     UsageError,
 )
+from coordinator_free_bootstrap.strict_json import of_type
 from peer.api.arguments import named_in_python, refuse_unless
 from peer.api.choices import TaskChoice, chosen
 from peer.bed.options import BedOptions, bed_options
@@ -83,8 +84,11 @@ class Testbed:
         **options: Unpack[BedOptions],
     ) -> None:
         if not (task is None or isinstance(task, str)):
-            expected, fix = "path/to/file.py:object, or the name of an installed task", "Its peers are other processes."
-            raise TaskError(ConfigProblem(Option("task"), expected, f"a {type(task).__name__}", fix))
+            expected, fix = (
+                "path/to/file.py:object, or the name of an installed task",
+                "The peers of a testbed are other processes.",
+            )
+            raise TaskError(ConfigProblem(Option("task"), expected, of_type(task), fix))
         from peer.tasks.loading import absolute_task
 
         self.graph = chosen(graph, task, algorithm)[0]

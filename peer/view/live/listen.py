@@ -19,7 +19,7 @@ from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import load_graph, save_graph
 from coordinator_free_bootstrap.ordinary_file import ordinary_file
-from coordinator_free_bootstrap.strict_json import dumps, loads, printable
+from coordinator_free_bootstrap.strict_json import dumps, loads, of_type, printable
 from peer.core.metric import Metric
 from peer.store.files import storage_errors, write_json
 from peer.store.history import HistoryWriter
@@ -355,7 +355,7 @@ def round_line(text: str) -> dict[str, Any]:
             raise ValueError(f"expected at most {RECORD_CHARACTERS_MAX} characters, got {len(text)}")
         value = loads(text)
         if not isinstance(value, dict):
-            raise ValueError(f"expected a JSON object, got a {type(value).__name__}")
+            raise ValueError(f"expected a JSON object, got {of_type(value)}")
         line = {key: found for key, found in value.items() if key in OBSERVABLE_FIELDS}
         if isinstance(state := value.get("state"), dict):
             line["state"] = {key: found for key, found in state.items() if key in OBSERVABLE_STATE}

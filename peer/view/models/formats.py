@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import ConfigProblem, TaskError, UsageError
 from coordinator_free_bootstrap.extras import require
+from coordinator_free_bootstrap.strict_json import of_type
 from coordinator_free_bootstrap.user_file import USER_ERRORS
 
 Metadata = Mapping[str, str]
@@ -67,7 +68,7 @@ def as_safetensors(module: nn.Module, example: Tensor | None, metadata: Metadata
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise TaskError(
-                f"export to safetensors: {name}: expected tensors, got a {type(value).__name__} (get_extra_state). "
+                f"export to safetensors: {name}: expected tensors, got {of_type(value)} (get_extra_state). "
                 "Export a file that ends in .pt."
             )
     try:

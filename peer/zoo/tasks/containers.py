@@ -11,6 +11,7 @@ import numpy as np
 
 from coordinator_free_bootstrap.errors import ConfigProblem, ShardError, TaskError
 from coordinator_free_bootstrap.ordinary_file import unreadable
+from coordinator_free_bootstrap.strict_json import of_type
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.columns import some
 from peer.tasks.in_numpy import in_numpy, is_missing
@@ -52,9 +53,7 @@ def samples_of(x: Any, y: Any, options: Mapping[str, Any]) -> Read:
     if hasattr(x, "iloc"):
         return _frame(x, y, dict(options))
     if isinstance(y, str):
-        raise TaskError(
-            f"{SOURCE}: y: expected an array of targets [n], got the text {y!r} beside a {type(x).__name__}"
-        )
+        raise TaskError(f"{SOURCE}: y: expected an array of targets [n], got the text {y!r} beside {of_type(x)}")
     pool = _array_pool(_array("x", x), _array("y", y), options)
 
     def read(by: str | None) -> Pool:
@@ -105,11 +104,11 @@ def _of_pairs(data: Any) -> tuple[Any, Any]:
     if hasattr(data, "detach") or isinstance(data, list | str | np.ndarray) or not hasattr(data, "__len__"):
         raise TaskError(
             f"{SOURCE}: expected inputs and targets (x, y), a frame and a column, or a data set with a length whose "
-            f"items are pairs (x, y), got a {type(data).__name__} without targets"
+            f"items are pairs (x, y), got {of_type(data)} without targets"
         )
     items = [data[n] for n in range(len(data))]
     if wrong := [n for n, item in enumerate(items) if not isinstance(item, tuple | list) or len(item) != 2]:
-        raise TaskError(f"{SOURCE}: item {wrong[0]}: expected a pair (x, y), got a {type(items[wrong[0]]).__name__}")
+        raise TaskError(f"{SOURCE}: item {wrong[0]}: expected a pair (x, y), got {of_type(items[wrong[0]])}")
     if not items:
         raise TaskError(f"{SOURCE}: expected pairs (x, y), got a data set without items")
     x, y = zip(*items, strict=True)

@@ -30,7 +30,7 @@ def test_an_entry_point_is_an_object_or_a_dict_of_them(names):
     [
         (
             {"zoo": "NUMBER"},
-            "word 'zoo' of the package unknown: expected a str, or a dict from names to them, got a int",
+            "word 'zoo' of the package unknown: expected a str, or a dict from names to them, got an int",
         ),
         ({"zoo": "BOTH"}, "expected a str, or a dict from names to them, got a dict"),
         ({"zoo": "WORDS", "two": "WORD"}, "word 'two' .*: expected a name that no other word has, got 'two'"),

@@ -5,9 +5,10 @@ import math
 import sys
 import unicodedata
 
+import numpy as np
 import pytest
 
-from coordinator_free_bootstrap.strict_json import FOREIGN_CHARACTERS_MAX, dumps, finite, printable
+from coordinator_free_bootstrap.strict_json import FOREIGN_CHARACTERS_MAX, dumps, finite, of_type, printable
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,11 @@ def test_nan_and_infinity_are_written_as_null():
     value = {"a": [1.5, math.nan, (math.inf,)], "b": {"c": -math.inf, "d": "NaN"}}
     assert json.loads(dumps(value)) == finite(value) == {"a": [1.5, None, [None]], "b": {"c": None, "d": "NaN"}}
     assert dumps({"a": 1}, indent=2) == json.dumps({"a": 1}, indent=2)
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [(None, "None"), (1, "an int"), ([], "a list"), (object(), "an object"), (np.zeros(1), "an ndarray")],
+)
+def test_the_type_of_a_value_has_its_article(value, named):
+    assert of_type(value) == named

@@ -125,7 +125,7 @@ def test_a_shard_file_replaces_the_data_of_the_task(mine, tmp_path):
     ("name", "options", "words"),
     [
         ("mine.py:other", {}, "expected the name of an object in mine.py, .* got 'other'"),
-        ("mine.py:number", {}, "got a int"),
+        ("mine.py:number", {}, "got an int"),
         ("mine.py:task", {"width": 3}, "expected none for .*, which is an object, got "),
         ("mine.py:Mine", {"depth": 3}, "cannot be made"),
         ("missing.py:task", {}, "got no file"),
@@ -200,7 +200,7 @@ def test_an_installed_entry_point_is_loaded_and_its_saved_model_predicts(mine, m
             ("classes = 2", "classes = 2\n    kind = 'ranking'"),
             "expected kind to be one of classification, multilabel, regression, got 'ranking'",
         ),
-        (("classes = 2", "classes = 2\n    metric_name = 7"), "metric_name: expected .*, got a int"),
+        (("classes = 2", "classes = 2\n    metric_name = 7"), "metric_name: expected .*, got an int"),
         (("nn.ReLU()", "Odd()"), r"accepts samples of shape \[3\], got KeyError: 'odd' \(.*wrong.py, line 5\)"),
     ],
 )

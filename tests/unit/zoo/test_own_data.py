@@ -143,14 +143,14 @@ REFUSED = [
     ((FRAME.assign(n=np.arange(100)), "n"), "which may be either. Give kind="),
     ((FRAME, "d"), "y: expected a column of the frame: a, b, c, got 'd'"),
     ((FRAME,), "y: expected the name of the column to predict: a, b, c, got none"),
-    ((X,), "expected .*, got a ndarray without targets"),
+    ((X,), "expected .*, got an ndarray without targets"),
     (("graph.json",), "expected .*, got a str without targets"),
     ((X[:, 0], Y), r"x: expected .*, got shape \[100\]"),
     ((X.astype(str), Y), "x: expected .*, got dtype"),
     ((X, Y[:, None]), r"one label for each sample .*, got shape \[100, 1\]"),
     (([[1, 2], [3]], [0, 1]), "expected an array of samples of one shape"),
     ((Columns(), "target"), "expected the name of the column to predict: a, b, c, label"),
-    ((range(4),), "item 0: expected a pair.*, got a int"),
+    ((range(4),), "item 0: expected a pair.*, got an int"),
 ]
 
 

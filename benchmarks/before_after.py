@@ -133,7 +133,7 @@ class Tree:
 
     def tests(self, workers: int = 3) -> tuple[int, float]:
         """Return how many tests passed, and seconds, of what `make test` runs."""
-        done = self._run([sys.executable, "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadfile"])
+        done = self._run([sys.executable, "-m", "pytest", "-n", str(workers), "--dist", "loadfile"])
         found = PASSED.search(done.stdout)
         if found is None:
             raise RuntimeError(f"expected a count of tests from {self.root}, got:\n{done.stdout[-2000:]}")

@@ -50,9 +50,11 @@ if TYPE_CHECKING:
     from peer.core.messages import Select as Select
     from peer.core.schema import Schema as Schema
     from peer.lab.simulation import simulate as simulate
+    from peer.tasks import Budget as Budget
     from peer.tasks import Preprocessing as Preprocessing
     from peer.tasks import Shard as Shard
     from peer.tasks import Task as Task
+    from peer.tasks import Trained as Trained
     from peer.view.api.results import Run as Run
     from peer.view.api.watching import watch as watch
     from peer.zoo.tasks.models import Model as Model

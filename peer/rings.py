@@ -30,6 +30,7 @@ VERBS = {
 # name in `peer` -> module
 NAMES = {
     "Algorithm": "peer.algorithms.base",
+    "Budget": "peer.tasks",
     "Data": "peer.zoo.tasks.own_data",
     "Graph": "peer.api.graph",
     "Manifest": "coordinator_free_bootstrap.manifest",
@@ -43,6 +44,7 @@ NAMES = {
     "SplitInput": "peer.zoo.tasks.splits.plan",
     "SplitOptions": "peer.zoo.tasks.splits.options",
     "Task": "peer.tasks",
+    "Trained": "peer.tasks",
     "Testbed": "peer.bed.api.testbed",
     "run": "peer.api.one_peer",
     "run_async": "peer.api.one_peer",

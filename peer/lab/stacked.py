@@ -52,7 +52,7 @@ class TrainRequest:
 
         Forward may change statistics of normalizing layers only: other changes would be lost in a stack.
         """
-        if self.learner.amp or not self.learner.samples().stackable or not self.learner.model.only_norm_statistics:
+        if "batches" not in self.learner.abilities or self.learner.amp or not self.learner.samples().stackable or not self.learner.model.only_norm_statistics:
             return False
         plan = self.plan
         if any(setting is not None for setting in (plan.gradient_clip, plan.only, plan.optimizer_state)):

@@ -263,7 +263,9 @@ class Manifest(_Section):
     batch_size: Annotated[Annotated[int, Field(ge=1)] | Literal["all"], OF_BUILTIN_LOOP] = Field(
         100, description="samples per optimizer step; all: an epoch is one step on all samples"
     )
-    optimizer: Annotated[Literal["sgd", "adam"], OF_BUILTIN_LOOP] = Field("sgd", description="optimizer of the local training")
+    optimizer: Annotated[Literal["sgd", "adam"], OF_BUILTIN_LOOP] = Field(
+        "sgd", description="optimizer of the local training"
+    )
     learning_rate: float = Field(0.1, gt=0, description="eta: step size of the optimizer")
     learning_rate_decay: Annotated[
         Decay,
@@ -272,9 +274,9 @@ class Manifest(_Section):
             lambda r: f"run.rounds is {r.run.rounds}",
         ),
     ] = Field(1.0, description="factor in each round, or [factor, rounds]")
-    momentum: Annotated[float, EffectiveWhen(lambda r: r.run.optimizer != "adam", "run.optimizer is adam"), OF_BUILTIN_LOOP] = Field(
-        0.0, ge=0, lt=1, description="momentum of SGD"
-    )
+    momentum: Annotated[
+        float, EffectiveWhen(lambda r: r.run.optimizer != "adam", "run.optimizer is adam"), OF_BUILTIN_LOOP
+    ] = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     optimizer_state: Annotated[
         Literal["reset", "keep"],
         EffectiveWhen(

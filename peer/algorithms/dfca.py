@@ -105,7 +105,8 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
     @override
     def needs(cls, manifest: Manifest) -> frozenset[Ability]:
         """Return the losses of samples; with seeds also training on a part of them."""
-        return super().needs(manifest) | ({"subset", "losses"} if cls.parse_options(manifest).initialization == "seeds" else set())
+        needed = super().needs(manifest)
+        return needed | {"subset", "losses"} if cls.parse_options(manifest).initialization == "seeds" else needed
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)

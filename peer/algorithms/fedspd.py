@@ -21,9 +21,9 @@ import numpy as np
 from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
-from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms import division, labels, mixture, sketches
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions, FedSpdState
 from peer.algorithms.learner import Ability, Fields, Learner, measured, training_fields
@@ -49,7 +49,8 @@ class FedSpd(FedSpdDecisions):
     @override
     def needs(cls, manifest: Manifest) -> frozenset[Ability]:
         """Return losses of samples and training on those of a cluster; outputs where predictions are combined."""
-        return frozenset({"losses", "subset"} | ({"outputs"} if cls.parse_options(manifest).personalize != "average" else set()))
+        needed: frozenset[Ability] = frozenset({"losses", "subset"})
+        return needed if cls.parse_options(manifest).personalize == "average" else needed | {"outputs"}
 
     @override
     def begin(self, workspace: Workspace[FedSpdState]) -> FedSpdState:

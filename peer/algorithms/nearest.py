@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
-from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.base import Algorithm, OptionsT, StateT
 from peer.algorithms.learner import Ability
 from peer.algorithms.workspace import Workspace

@@ -94,8 +94,8 @@ class Workspace(Generic[StateT_co]):
         """Train a copy of a model.
 
         ``memory`` names what is trained. With ``run.optimizer_state = "keep"`` the optimizer of that name continues where its
-        last training ended, and always what an own loop keeps; the state is in ``optimizers``, and so in checkpoints. "" is a fresh
-        optimizer.
+        last training ended, and always what an own loop keeps; the state is in ``optimizers``, and so in checkpoints. "" is a
+        fresh optimizer.
         """
         if not memory or (self.manifest.optimizer_state != "keep" and "batches" in self.learner.abilities):
             return self.learner.train(theta, plan)

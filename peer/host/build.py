@@ -162,7 +162,9 @@ _NEEDED: dict[Ability, str] = {
     "losses": "the loss of each training sample",
     "outputs": "the model's outputs for the samples",
 }
-_LOADERS = "data sets or loaders by part from load_data, {'train': ..., 'test': ...}, whose batches are (inputs, targets)"
+_LOADERS = (
+    "data sets or loaders by part from load_data, {'train': ..., 'test': ...}, whose batches are (inputs, targets)"
+)
 _GIVEN_BY: dict[Ability, str] = {
     "batches": "An own train cannot give them; without it, the built-in loop trains.",
     "subset": f"The task gives it by subset, or by {_LOADERS}.",

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from coordinator_free_bootstrap.strict_json import of_type
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from coordinator_free_bootstrap.errors import ShardError, TaskError
+from coordinator_free_bootstrap.strict_json import of_type
 from peer.algorithms.learner import BatchSize
 from peer.core.averaging import Vector
 from peer.core.schema import Schema
@@ -26,7 +26,7 @@ from peer.tasks.arrays import each, sample_shape
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import PARTS, Part, Shard
 from peer.tasks.task import Task
-from peer.tasks.user_code import user_code
+from peer.tasks.user_code import libraries_seeded, user_code
 
 EVALUATION_BATCH = {"cpu": 256, "cuda": 4096}  # samples; limits the activations of a CNN to tens of MB on a CPU
 
@@ -78,11 +78,12 @@ class Bench:
     @cached_property
     def _counted(self) -> int:
         if "count" not in self.task.own:
-            if isinstance(self.data, DataLoader | Dataset) and hasattr(self.data, "__len__"):
-                return len(self.data.dataset if isinstance(self.data, DataLoader) else self.data)
+            dataset: Any = self.data.dataset if isinstance(self.data, DataLoader) else self.data
+            if isinstance(dataset, Dataset) and hasattr(dataset, "__len__"):
+                return len(dataset)
             raise TaskError(
-                f"count: expected an own one, since load_data returned {of_type(self.data)}. Let Task.count(data) return the number "
-                "of training samples."
+                f"count: expected an own one, since load_data returned {of_type(self.data)}. Let Task.count(data) return the "
+                "number of training samples."
             )
         with user_code("count"):
             found: object = self.task.count(self.data)
@@ -139,7 +140,9 @@ class Bench:
         self.model.module.eval()
 
     def _draws(self) -> AbstractContextManager[None]:
-        """Return a context in which a model that draws random numbers in evaluation, too, draws the same in every call."""
+        """Return a context in which a model or data set that draws random numbers in evaluation draws the same in every call."""
+        if self.shard is None:
+            return libraries_seeded(0)
         return seeded(0, self.device) if self.model.draws else nullcontext()
 
     def _call(self, inputs: Batch) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,8 +21,9 @@ from coordinator_free_bootstrap.validation import counted
 from peer.algorithms.learner import ABILITIES, BatchSize, TrainingPlan
 from peer.core.averaging import Vector
 from peer.core.encoding import decode, encode, payload_size
+from peer.learning.kept_state import unpacked
 from peer.learning.learner import TorchLearner
-from peer.learning.trial import check_hidden_state, trial_of_loop, try_batches
+from peer.learning.trial import STEPS, check_hidden_state, trial_of_loop, try_batches
 from peer.tasks.arrays import by_name, sample_shape
 from peer.tasks.budget import Budget, Trained
 from peer.tasks.shard import PARTS, Shard
@@ -64,40 +65,45 @@ def check_task(
     Raises:
         TaskError, ShardError: the first fault, with its reason.
     """
-    findings = []
     task = _Guarded(task)
     learner = TorchLearner(task, data_of(task, peer_id), batch_size=batch_size, device=device)
-    preprocessing = task.preprocessing
-    counts = ", ".join(f"{learner.count(part)} {part}" for part in PARTS if part == "train" or learner.count(part))
+    return [*_about_data(learner), *_about_training(learner, learning_rate)]
+
+
+def _about_data(learner: TorchLearner) -> Iterator[Finding]:
+    """Yield what the task has, and what its numbers mean."""
+    task, preprocessing = learner.task, learner.task.preprocessing
     if learner.shard is None:
-        findings.append(Finding("data", f"{of_type(learner.data)}, {counts} samples"))
+        counts = ", ".join(f"{learner.count(part)} {part}" for part in PARTS if part == "train" or learner.count(part))
+        yield Finding("data", f"{counts} samples, {of_type(learner.data)}")
     else:
-        x = learner.shard.train_x
+        x, counts = learner.shard.train_x, ", ".join(f"{learner.count(part)} {part}" for part in PARTS)
         shape = ", ".join(_size(array, name) for name, array in by_name(x).items())
         preprocessing = learner.shard.preprocessing or preprocessing
         if preprocessing is not None and not isinstance(x, Mapping):
             preprocessing.check_shape(x.shape[1:])
-        findings.append(Finding("shard", f"{counts} samples of {shape}"))
-    own_loop = "train" in task.own
-    if own_loop:
-        able = ", ".join(ability for ability in ABILITIES if ability in learner.abilities) or "no more"
-        findings.append(Finding("own loop", f"train; beyond training and evaluation the task offers {able}"))
-    findings.append(Finding("preprocessing", _PREPROCESSING if preprocessing is None else str(preprocessing)))
-    findings.append(Finding("learns", goal(learner.meaning)))
-    findings.append(Finding("equal at all peers", summary(learner.meaning)))
+        yield Finding("shard", f"{counts} samples of {shape}")
+    if "train" in task.own:
+        able = ", ".join(ability for ability in ABILITIES if ability in learner.abilities) or "nothing more"
+        yield Finding("own loop", f"beyond training and evaluation it offers {able}")
+    yield Finding("preprocessing", _PREPROCESSING if preprocessing is None else str(preprocessing))
+    yield Finding("learns", goal(learner.meaning))
+    yield Finding("equal at all peers", summary(learner.meaning))
     if preprocessing is not None and preprocessing.reading is not None:
-        findings.append(Finding("read as", preprocessing.reading))
-    tensors = len(learner.schema.tensors)
-    size = payload_size(learner.schema, "float32")
-    findings.append(Finding("model", f"{learner.schema.size} values in {tensors} tensors, {size / 1e6:.3f} MB"))
+        yield Finding("read as", preprocessing.reading)
+    tensors, size = len(learner.schema.tensors), payload_size(learner.schema, "float32")
+    yield Finding("model", f"{learner.schema.size} values in {tensors} tensors, {size / 1e6:.3f} MB")
 
-    theta = learner.initial_model(0)
+
+def _about_training(learner: TorchLearner, learning_rate: float) -> Iterator[Finding]:
+    """Yield what one step, two of an own loop, makes of a model, and what evaluates and travels."""
+    own_loop, theta = "train" in learner.task.own, learner.initial_model(0)
     if not np.array_equal(theta, learner.initial_model(0)):
         fix = "Draw random numbers only from torch."
         raise TaskError(ConfigProblem("make_model", "the same values for the same seed", "others", fix))
-    findings.append(Finding("initialization", "the same values for the same seed"))
-    plan = trial_of_loop(1, learning_rate) if own_loop else _one_step(learning_rate)
-    before = learner.evaluate(theta)
+    yield Finding("initialization", "the same values for the same seed")
+    plan = trial_of_loop(STEPS, learning_rate) if own_loop else _one_step(learning_rate)
+    before = learner.evaluate(theta, "test" if "evaluate" in learner.task.own else "train")
     trained, stats = learner.train(theta, plan)
     if not np.isfinite(trained).all() or not (own_loop or np.isfinite(stats.loss)):
         raise TaskError(
@@ -111,27 +117,19 @@ def check_task(
     hidden = check_hidden_state(learner, learning_rate)
     same = hidden.reproducible and np.array_equal(again, trained)
     seen = "reproducible" if same else "not reproducible bit for bit: another source of random numbers than torch"
-    loss = "" if own_loop else f" on {counted(stats.samples, 'sample')}, loss {stats.loss:.4g}"
-    findings.append(Finding("training", f"one step{loss}, {seen}"))
+    did = f"one step on {counted(stats.samples, 'sample')}, loss {stats.loss:.4g}"
+    yield Finding("training", f"{counted(stats.steps, 'step') if own_loop else did}, {seen}")
     if stats.optimizer_state:
-        names = sorted({name.partition("/")[0] for name in stats.optimizer_state})
-        findings.append(Finding("kept over rounds", ", ".join(names)))
+        yield Finding("kept over rounds", ", ".join(unpacked(stats.optimizer_state)))
     if hidden.names:
-        findings.append(
-            Finding("kept", f"forward changes {hidden.names}; no output was seen to depend on it, and it is not sent")
-        )
+        yield Finding("kept", f"forward changes {hidden.names}; no output was seen to depend on it, and it is not sent")
     refused = try_batches(learner, trained, learning_rate)
     if "outputs" in learner.abilities:
-        findings.append(Finding("batches", refused or _mixes(learner, trained)))
+        yield Finding("batches", refused or _mixes(learner, trained))
     after = learner.evaluate(trained, "test")
-    findings.append(
-        Finding(
-            "evaluation",
-            f"{after.metric_name} {after.metric:.4g}"
-            + ("" if after.loss is None else f", loss {after.loss:.4g}")
-            + (f" on {counted(after.samples, 'sample')}" if after.samples else ""),
-        )
-    )
+    loss = "" if after.loss is None else f", loss {after.loss:.4g}"
+    samples = f" on {counted(after.samples, 'sample')}" if after.samples else ""
+    yield Finding("evaluation", f"{after.metric_name} {after.metric:.4g}{loss}{samples}")
     if not np.isfinite([each for each in (before.loss, after.loss, after.metric) if each is not None]).all():
         raise TaskError(
             f"evaluation: expected finite numbers, got loss {after.loss}, {after.metric_name} {after.metric}"
@@ -141,8 +139,7 @@ def check_task(
         raise TaskError(
             "encoding: expected the same values after decoding. This is a bug in this program, please report it."
         )
-    findings.append(Finding("encoding", f"{len(payload)} bytes, decoded bit for bit"))
-    return findings
+    yield Finding("encoding", f"{len(payload)} bytes, decoded bit for bit")
 
 
 def _size(array: Any, name: str) -> str:

@@ -43,8 +43,8 @@ def subset_of(source: Source, indices: NDArray[np.int64]) -> Source:
     shuffle = isinstance(source.sampler, RandomSampler)
     if source.batch_size is None or not (shuffle or isinstance(source.sampler, SequentialSampler)):
         raise TaskError(
-            f"load_data: expected a DataLoader with shuffle, or without, to train on some samples, got one with {of_type(source.sampler)}. "
-            "Write Task.subset(data, indices), or choose an algorithm that trains on all samples."
+            "load_data: expected a DataLoader with or without shuffle, to train on some samples, got one with "
+            f"{of_type(source.sampler)}. Write Task.subset(data, indices), or choose an algorithm that trains on all samples."
         )
     return DataLoader(
         Subset(source.dataset, chosen),
@@ -72,7 +72,7 @@ class DatasetSamples:
     def __init__(self, name: str, source: Source, device: torch.device) -> None:
         self._name, self._device = name, device
         loader = source if isinstance(source, DataLoader) else None
-        self._dataset = source if loader is None else loader.dataset
+        self._dataset: Any = source if loader is None else loader.dataset
         self._collate = default_collate if loader is None else loader.collate_fn
 
     def __len__(self) -> int:
@@ -105,6 +105,12 @@ class DatasetSamples:
     def targets(self, rows: Tensor | slice) -> Tensor:
         """Return the targets of the rows."""
         return self.batch(rows)[1]
+
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """Return all samples at once; of several inputs it is not asked."""
+        inputs, targets = self.batch(slice(None))
+        assert isinstance(inputs, Tensor)
+        return inputs, targets
 
     def slices(self, size: int) -> Iterator[slice]:
         """Return the rows in order, ``size`` at a time."""

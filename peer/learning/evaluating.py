@@ -40,7 +40,9 @@ class Evaluating(Bench):
             losses: object = self.task.losses(self.model.module, self.data)
         if not isinstance(losses, Tensor) or losses.shape != (self.count(),):
             actual = list(losses.shape) if isinstance(losses, Tensor) else of_type(losses)
-            raise TaskError(f"losses: expected a tensor [{self.count()}], a loss for each training sample, got {actual}")
+            raise TaskError(
+                f"losses: expected a tensor [{self.count()}], a loss for each training sample, got {actual}"
+            )
         return _numbers(losses.detach().float().cpu())
 
     def _own_evaluation(self, theta: Vector, part: Part) -> Evaluation:
@@ -50,7 +52,10 @@ class Evaluating(Bench):
             found: object = self.task.evaluate(self.model.module, self.data)
         if not isinstance(found, Mapping):
             raise TaskError(f"evaluate: expected a dict of numbers by name, got {of_type(found)}")
-        values, prefix = {str(name): float(value) for name, value in found.items()}, "" if part == "test" else f"{part}_"
+        values, prefix = (
+            {str(name): float(value) for name, value in found.items()},
+            "" if part == "test" else f"{part}_",
+        )
         more = [metric.name for metric in self.task.more_metrics]
         if missing := [name for name in (self.task.metric_name, *more) if prefix + name not in values]:
             raise TaskError(
@@ -65,7 +70,11 @@ class Evaluating(Bench):
             )
         numbers = {name: values[prefix + name] for name in more}
         loss = values.get(f"{prefix}loss")
-        return Evaluation(values[prefix + self.task.metric_name], loss, self.count(part), self.task.metric_name, numbers)
+        if loss is None and self._samples:
+            loss = self.mean_loss(theta, part)
+        return Evaluation(
+            values[prefix + self.task.metric_name], loss, self.count(part), self.task.metric_name, numbers
+        )
 
     def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
         """Return metric and mean loss on one part, in evaluation mode."""

@@ -1,4 +1,4 @@
-"""The state of a loop's objects (`Budget.keep`) as arrays for checkpoints: no code is stored, and none is executed on the way back.
+"""The state of a loop's objects (`Budget.keep`) as arrays for checkpoints; no code is stored, and none executed on the way back.
 
 Tensors and arrays are flat arrays beside one array of UTF-8 JSON, which has everything else and where each array belongs.
 """
@@ -43,7 +43,9 @@ class Kept:
         made: StatefulT = make()
         for method in ("state_dict", "load_state_dict"):
             if not callable(getattr(made, method, None)):
-                raise TaskError(f"keep({name!r}): expected an object with state_dict and load_state_dict, got {of_type(made)}")
+                raise TaskError(
+                    f"keep({name!r}): expected an object with state_dict and load_state_dict, got {of_type(made)}"
+                )
         if name in self._objects:
             raise TaskError(f"keep({name!r}): expected one object of a name in a round, got two")
         self._objects[name] = made
@@ -90,7 +92,9 @@ def _packed(value: Any, arrays: dict[str, NDArray[Any]], path: str) -> Any:
     if isinstance(value, Tensor | np.ndarray):
         return _stored(value, arrays, path)
     if isinstance(value, Mapping):
-        return {"dict": [[_packed(key, arrays, path), _packed(v, arrays, f"{path}[{key!r}]")] for key, v in value.items()]}
+        return {
+            "dict": [[_packed(key, arrays, path), _packed(v, arrays, f"{path}[{key!r}]")] for key, v in value.items()]
+        }
     for kind in (list, tuple, set):
         if isinstance(value, kind):
             return {kind.__name__: list(_each(sorted(value) if kind is set else value, arrays, path))}

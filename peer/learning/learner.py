@@ -93,7 +93,9 @@ class TorchLearner(Training, Evaluating):
         """
         own, what = self.task.own, of_type(self.data)
         if self.shard is None and "train" not in own:
-            raise TaskError(f"train: expected an own one, since load_data returned {what}. Or return a Shard from load_shard.")
+            raise TaskError(
+                f"train: expected an own one, since load_data returned {what}. Or return a Shard from load_shard."
+            )
         if not self._samples and "evaluate" not in own:
             raise TaskError(
                 f"evaluate: expected an own one, since load_data returned {what}. Or return data sets or loaders by part, "
@@ -133,7 +135,9 @@ class TorchLearner(Training, Evaluating):
         before = trial.digests()
         self.model, some = trial, np.arange(min(SOME, self.count()))
         try:
-            plan = TrainingPlan(2, 0, 0.01, indices=some if "batches" in self.abilities else None, unit="step", trial=True)
+            plan = TrainingPlan(
+                2, 0, 0.01, indices=some if "batches" in self.abilities else None, unit="step", trial=True
+            )
             self.train(trial.store(), plan)
         except PeerError:  # of the task; the probe or the first training says it better
             return self._fresh()

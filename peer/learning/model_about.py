@@ -30,7 +30,11 @@ def model_metadata(learner: TorchLearner, manifest: Manifest, peers: int) -> dic
         "frozen_digest": learner.frozen_digest,
     }
     if (shape := learner.sample_shape) is not None:
-        about |= {"sample_shape": json.dumps(shape), "input_dtype": learner.input_dtype, "outputs": str(learner.outputs)}
+        about |= {
+            "sample_shape": json.dumps(shape),
+            "input_dtype": learner.input_dtype,
+            "outputs": str(learner.outputs),
+        }
     if preprocessing is not None:
         about["preprocessing"] = preprocessing.to_json()
     if names is not None:

@@ -44,7 +44,7 @@ class OwnLoop:
 
         Args:
             theta: not changed.
-            plan: its epochs or steps, seed, rate, ``only`` and ``proximal`` are followed; the loop has its own optimizer and batches.
+            plan: its epochs or steps, seed, rate, ``only`` and ``proximal`` are followed; it has own optimizers and batches.
             data: what the loop gets.
             samples: in the data.
 
@@ -85,14 +85,20 @@ class OwnLoop:
         count = steps.count if result.steps is None else result.steps
         if plan.unit == "step" and not plan.trial and count != plan.epochs and not stop.seen:
             raise TaskError(
-                f"train: expected {plan.epochs} steps, the budget.steps of a run that counts steps, got {count}. Let the loop end "
-                "after budget.steps, or set run.local_unit to epoch."
+                f"train: expected {plan.epochs} steps, the budget.steps of a run that counts steps, got {count}. Let the loop "
+                "end after budget.steps, or choose an algorithm and a run.local_unit that count epochs."
+            )
+        after = model.store()
+        if count == 0 and not stop.seen and np.array_equal(after, theta):
+            raise TaskError(
+                "train: expected a change of the model, got none, and no step of a torch.optim optimizer with its parameters. "
+                "Train the module that train gets, not a copy of it."
             )
         states = None if plan.optimizer_state is None else kept.arrays()
         used = samples * plan.epochs if result.samples is None and plan.unit == "epoch" else result.samples or 0
         loss = math.nan if result.loss is None else float(result.loss)
         stats = TrainStats(loss, used, count, stop.seen, states, None, _numbers(result.numbers), steps.center)
-        return model.store(), stats
+        return after, stats
 
 
 class _Stop:
@@ -154,7 +160,9 @@ def _checked(trained: object) -> Trained:
     """Return what a loop has returned; nothing is a `Trained` without fields."""
     trained = Trained() if trained is None else trained
     if not isinstance(trained, Trained):
-        raise TaskError(f"train: expected a peer.Trained, or None, got {of_type(trained)}. Return peer.Trained(loss=...).")
+        raise TaskError(
+            f"train: expected a peer.Trained, or None, got {of_type(trained)}. Return peer.Trained(loss=...)."
+        )
     for name in ("loss", "samples", "steps"):
         value = getattr(trained, name)
         if value is not None and not np.isscalar(value):

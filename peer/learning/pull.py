@@ -14,5 +14,7 @@ def pull(parameters: Sequence[Tensor], centers: Sequence[Tensor], strength: floa
         for parameter, center in zip(parameters, centers, strict=True):
             if not parameter.requires_grad:
                 continue
+            if parameter.grad is not None and parameter.grad.is_sparse:  # of an embedding
+                parameter.grad = parameter.grad.to_dense()
             term = (parameter - center).mul_(strength)
             parameter.grad = term if parameter.grad is None else parameter.grad.add_(term)

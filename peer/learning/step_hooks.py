@@ -1,4 +1,4 @@
-"""What an algorithm does at each optimizer step of an own loop, by torch's hooks of optimizers, so that the loop stays as it is."""
+"""What an algorithm does at each optimizer step of an own loop, by torch's hooks of optimizers, so that the loop is unchanged."""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ class Training(Bench):
                 return self.task.subset(self.data, indices), len(indices)
         if self.shard is not None:
             return self.shard.training_on(indices), len(indices)
-        return {**self.data, "train": subset_of(self.data["train"], indices)}, len(indices)
+        data: Any = self.data
+        return {**data, "train": subset_of(data["train"], indices)}, len(indices)
 
     def batches(self, plan: TrainingPlan) -> Batches:
         """Yield the samples of each step; every epoch has a new order, a function of the seed."""
@@ -168,7 +169,7 @@ class _Step:
         if self.weights is not None:
             objective = losses * (self.weights if batch is None else self.weights.index_select(0, batch))
         torch.autograd.backward(objective.mean())
-        if self.clip is not None or self.center is not None or isinstance(self.optimizer, torch.optim.Adam):
+        if self.clip is not None or isinstance(self.optimizer, torch.optim.Adam):
             self._densify()
         if self.center is not None:
             pull(self.parameters, self.center, self.strength)
@@ -180,10 +181,11 @@ class _Step:
         self.steps += 1
 
     def _densify(self) -> None:
-        """Make sparse gradients (of embeddings) dense: norms, pulls and Adam are not made for them in torch."""
+        """Make sparse gradients (of embeddings) dense: norms and Adam are not made for them in torch."""
         for parameter in self.parameters:
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.to_dense()
+
 
 def drawn_by(weights: NDArray[np.float32], draw: np.random.Generator) -> NDArray[np.int64]:
     """Return indices, int64 [n], drawn with replacement in proportion to weights, float32 [n], with the least variance.
@@ -192,4 +194,5 @@ def drawn_by(weights: NDArray[np.float32], draw: np.random.Generator) -> NDArray
     """
     total = np.cumsum(weights, dtype=np.float64)
     points = (np.arange(len(weights)) + draw.random()) * (total[-1] / len(weights))
-    return np.minimum(np.searchsorted(total, points, side="right"), len(weights) - 1).astype(np.int64)
+    drawn: NDArray[np.int64] = np.minimum(np.searchsorted(total, points, side="right"), len(weights) - 1)
+    return drawn.astype(np.int64)

@@ -42,8 +42,8 @@ class Budget:
         device: of the model.
         precision: "bfloat16" where the peer was asked for it (``--amp``), for `torch.autocast`; the model stays float32.
         should_stop: returns true where the peer has been asked to leave; call it before each step, and return if it is true.
-        keep: ``keep("optimizer", lambda: torch.optim.AdamW(model.parameters()))`` returns the object with the state that it had at
-            the end of the round before, also after a restart; checkpoints contain it. An object that is not kept is new in each round.
+        keep: ``keep("optimizer", lambda: torch.optim.AdamW(model.parameters()))`` returns the object with the state that it had
+            at the end of the round before, also after a restart; checkpoints contain it. What is not kept is new in each round.
     """
 
     round: int

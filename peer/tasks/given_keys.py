@@ -13,8 +13,7 @@ from peer.tasks.sources import source_named
 # of the built-in tasks and of `Data`; another task of a user has data and model of its own
 DATA_KEYS = frozenset(f"run.{key}" for key in ("model", "model_options", "split", "split_options", "data_seed"))
 LOOP_KEYS = frozenset(
-    f"run.{key}"
-    for key in ("batch_size", "optimizer", "momentum", "optimizer_state", "gradient_clip", "weight_decay")
+    f"run.{key}" for key in ("batch_size", "optimizer", "momentum", "optimizer_state", "gradient_clip", "weight_decay")
 )  # of the built-in loop
 
 

@@ -37,7 +37,6 @@ from peer.tasks.budget import Budget, Trained
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import IGNORED, Kind, Shard
 
-
 OPTIONAL = ("load_data", "train", "evaluate", "losses", "count", "subset")
 
 

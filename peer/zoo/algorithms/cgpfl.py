@@ -19,8 +19,8 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
-from coordinator_free_bootstrap.seeds import derive_seed, generator
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms import clustering, labels, sketches
 from peer.algorithms.learner import Ability, Fields, Learner, training_fields
 from peer.algorithms.workspace import Workspace

@@ -264,6 +264,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         stats = workspace.fit_slot(CURRENT, replace(workspace.slot_plan(CURRENT), epochs=epochs), f"slot{CURRENT}")
         model = workspace.models.model(CURRENT)
         found = workspace.learner.evaluate(model, "validation")
+        assert found.loss is not None  # of a learner with outputs
         score = found.metric if found.metric_name == "accuracy" else -found.loss
         if best is None or score >= best:
             workspace.models.replace(BEST, model.copy())

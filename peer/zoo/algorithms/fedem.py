@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Ability, Fields, measured, training_fields
 from peer.algorithms.mixture import division

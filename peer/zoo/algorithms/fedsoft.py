@@ -21,9 +21,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import derive_seed, uniform
-from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.learner import Ability, Fields, Learner, training_fields
 from peer.algorithms.mixture import Labels, cluster_sizes, division
 from peer.algorithms.personalize import weighted_sum

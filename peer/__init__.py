@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from peer.algorithms.saved_state import array as array
     from peer.algorithms.workspace import Workspace as Workspace
     from peer.api.graph import Graph as Graph
+    from peer.api.joined import join as join
     from peer.api.one_peer import run as run
     from peer.api.one_peer import run_async as run_async
     from peer.bed.api.testbed import Testbed as Testbed
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from peer.core.schema import Schema as Schema
     from peer.lab.simulation import simulate as simulate
     from peer.tasks import Budget as Budget
+    from peer.tasks import Metric as Metric
     from peer.tasks import Preprocessing as Preprocessing
     from peer.tasks import Shard as Shard
     from peer.tasks import Task as Task

@@ -65,7 +65,7 @@ class TrainingPlan:
         optimizer_state: of an earlier training, {} for none; given, the statistics have that of this training's end. None: a
             fresh optimizer, whose state is not kept.
         should_stop: called before each step; true ends the training with the steps done.
-        trial: an own loop is ended after ``epochs`` steps, whatever it would do.
+        trial: an own loop is ended after this many steps, whatever it would do; 0: it is none.
     """
 
     epochs: int
@@ -85,7 +85,7 @@ class TrainingPlan:
     only: frozenset[str] | None = None
     optimizer_state: Mapping[str, Vector] | None = None
     should_stop: Callable[[], bool] | None = None
-    trial: bool = False
+    trial: int = 0
 
 
 @dataclass(frozen=True, slots=True)

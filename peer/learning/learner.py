@@ -130,14 +130,13 @@ class TorchLearner(Training, Evaluating):
     def _made(self) -> FlatModule:
         """Make the model; where forward may move tensors outside of its vector, look in two steps of training which it moves."""
         trial = self._fresh()
-        if not trial.constants:
+        if not (trial.constants and self.task.can_try):
             return trial
         before = trial.digests()
         self.model, some = trial, np.arange(min(SOME, self.count()))
         try:
-            plan = TrainingPlan(
-                2, 0, 0.01, indices=some if "batches" in self.abilities else None, unit="step", trial=True
-            )
+            built_in = TrainingPlan(2, 0, 0.01, indices=some, unit="step")
+            plan = built_in if "batches" in self.abilities else TrainingPlan(1, 0, 0.01, trial=2)
             self.train(trial.store(), plan)
         except PeerError:  # of the task; the probe or the first training says it better
             return self._fresh()

@@ -152,7 +152,7 @@ class _Steps:
                 self.center = self.center.copy()
                 fold(self.center, 1.0 - follow.rate, theta, follow.rate)
             self._centers = self._model.views(self.center)
-        if self._plan.trial and self.count >= self._plan.epochs:
+        if self.count == self._plan.trial:
             raise EnoughSteps
 
 

@@ -157,7 +157,7 @@ def _trained(learner: TorchLearner, theta: Vector, rate: float) -> Vector:
 
 def trial_of_loop(steps: int, learning_rate: float) -> TrainingPlan:
     """Return the plan of some steps of an own loop."""
-    return TrainingPlan(steps, 0, learning_rate, unit="step", optimizer_state={}, trial=True)
+    return TrainingPlan(1, 0, learning_rate, optimizer_state={}, trial=steps)
 
 
 def _same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:

@@ -102,6 +102,11 @@ class Task(ABC):
         """
         return bool(self.more_metrics) or type(self).metric is not Task.metric
 
+    @property
+    def can_try(self) -> bool:
+        """Whether `train` may be called before the run, to try the task: not where the loop is that of a running program."""
+        return True
+
     def reported(self) -> Metric:
         """Return name, direction and format of `metric`, which logs, files and tables take from here."""
         return Metric(self.metric_name, self.higher_is_better, self.metric_is_share)

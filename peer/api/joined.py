@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from typing_extensions import override
 
 from coordinator_free_bootstrap import Graph
@@ -26,7 +26,10 @@ from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
 from peer.api.arguments import named_in_python, refuse_unless
 from peer.api.choices import AlgorithmChoice, chosen
 from peer.api.one_peer import to_end
+from peer.api.ranks import END, FAILED, ROUND, Follower, Ranks, several_ranks, unwrapped
+from peer.api.round import Round
 from peer.core.metric import Metric
+from peer.learning.kept_state import packed, unpacked
 from peer.learning.own_loop import EnoughSteps
 from peer.rings import name_of_api
 from peer.runtime.local_options import LocalOptions, complete_options, log_form, metrics_of
@@ -42,27 +45,11 @@ Evaluate = Callable[[nn.Module], "float | Mapping[str, float]"]
 POLL_S = 0.01
 
 
-@dataclass(frozen=True)
-class Round(Budget):
-    """One round of a loop: what the manifest says, and what the loop reports.
-
-    See `peer.Budget`; ``keep`` is done by `join`.
-    """
-
-    reported: list[Trained] = field(default_factory=list)
-
-    def report(
-        self, *, loss: float | None = None, samples: int | None = None, steps: int | None = None, **numbers: float
-    ) -> None:
-        """Write the mean loss of the round, the samples used, and own numbers to the history."""
-        self.reported[:] = [Trained(loss, samples, steps, numbers)]
-
-
 @dataclass
 class _Job:
     """Work for the program's thread: a round of its loop, or a call of one of its functions."""
 
-    budget: Budget | None = None
+    budget: Round | None = None
     call: Callable[[], Any] | None = None
     result: Any = None
     error: BaseException | None = None
@@ -90,7 +77,8 @@ class Joined(Task):
         self.model = model
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.aborted = False
-        self._samples, self._evaluate, self._losses, self._keep = samples, evaluate, losses, keep
+        self._samples, self._evaluate, self._losses, self.keep = samples, evaluate, losses, keep
+        self._rounds, self._pristine = 0, {name: packed(thing.state_dict()) for name, thing in keep.items()}
         self._metric, self.more_metrics = metric, tuple(more_metrics)
         self._given, pristine = False, copy.deepcopy(model)
         self._make = make_model or (lambda: copy.deepcopy(pristine))
@@ -142,12 +130,22 @@ class Joined(Task):
     @override
     def train(self, model: nn.Module, data: Any, budget: Budget) -> Trained:
         """Give the round to the program's loop, and wait until it asks for the next one."""
-        for name, thing in self._keep.items():
-            budget.keep(name, lambda thing=thing: thing)  # type: ignore[misc]
-        mine = {each.name: getattr(budget, each.name) for each in fields(Budget)}
-        asked = Round(**mine)
+        self._take_states(budget)
+        asked = Round(**{each.name: getattr(budget, each.name) for each in fields(Budget)})
         self._wait(_Job(budget=asked), budget)
         return asked.reported[0] if asked.reported else Trained()
+
+    def _take_states(self, budget: Budget) -> None:
+        """Give the kept objects the states that they had when this model was trained last, or those of the program's start.
+
+        An algorithm may train several models, each with its own state; after a restore of the models nothing is kept.
+        """
+        before, first = budget.kept, not self._rounds
+        self._rounds += 1
+        for name, thing in self.keep.items():
+            if not first and name not in before:
+                thing.load_state_dict(unpacked(self._pristine[name]))
+            budget.keep(name, lambda thing=thing: thing)  # type: ignore[misc]
 
     def _on_program(self, call: Callable[[], Any]) -> Any:
         return self._wait(_Job(call=call))
@@ -173,7 +171,9 @@ class Federation:
         run: what the peer left, a `peer.Run`; None before the end.
     """
 
-    def __init__(self, peer_id: int, graph: Graph, task: Joined, options: LocalOptions) -> None:
+    def __init__(
+        self, peer_id: int, graph: Graph, task: Joined, options: LocalOptions, ranks: Ranks | None = None
+    ) -> None:
         self.run: Run | None = None
         self._peer_id, self._graph, self._task, self._options = peer_id, graph, task, options
         self._thread = threading.Thread(target=self._run, name=f"peer-{peer_id}", daemon=True)
@@ -182,6 +182,7 @@ class Federation:
         self._world: AsyncioWorld | None = None
         self._present: _Job | None = None
         self._ended: tuple[str, Path] | BaseException | None = None
+        self._ranks, self._told_end = ranks, False  # the other processes of this site
 
     @property
     def model(self) -> nn.Module:
@@ -208,8 +209,12 @@ class Federation:
                 self._call(job)
                 continue
             self._present = job
-            assert isinstance(job.budget, Round)
-            yield job.budget
+            assert job.budget is not None
+            if self._ranks is None:
+                yield job.budget
+            else:
+                self._ranks.tell(ROUND, job.budget, self._task.keep)
+                yield self._ranks.with_agreed_stop(job.budget)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -217,6 +222,7 @@ class Federation:
         """End the peer: where its run is not completed, tell its neighbors and write a checkpoint."""
         if self._ended is None:
             self._leave()
+        self._tell_end(FAILED if error is not None or isinstance(self._ended, BaseException) else END)
         if error is None and isinstance(self._ended, BaseException):
             raise self._ended
         return False
@@ -244,8 +250,14 @@ class Federation:
 
     def _end(self) -> None:
         self._thread.join()
+        self._tell_end(FAILED if isinstance(self._ended, BaseException) else END)
         if isinstance(self._ended, BaseException):
             raise self._ended
+
+    def _tell_end(self, how: int) -> None:
+        if self._ranks is not None and not self._told_end:
+            self._told_end = True
+            self._ranks.tell(how)
 
     def _leave(self) -> None:
         """Let the peer leave, and wait for its end; Ctrl-C meanwhile stops it at once."""
@@ -315,13 +327,13 @@ def join(
     evaluate: Evaluate,
     samples: int,
     make_model: Callable[[], nn.Module] | None = None,
-    metric: Metric = Metric(),
+    metric: Metric | None = None,
     more_metrics: Sequence[Metric] = (),
     losses: Callable[[nn.Module], Tensor] | None = None,
     keep: Mapping[str, Stateful] | None = None,
     algorithm: AlgorithmChoice = None,
     **options: Unpack[LocalOptions],
-) -> Federation:
+) -> Federation | Follower:
     """Run one peer in this program, whose loop trains; see docs/your-own-loop.md.
 
     In each round ``model`` has the values to train; what the loop makes of them is this peer's model of the round. With the same
@@ -331,8 +343,9 @@ def join(
     Args:
         graph: the graph that all peers share, or its file.
         peer_id: id of this peer in it.
-        model: the module that the loop trains. Without ``make_model`` its values are those that the run starts from, and must be
-            the same at all peers: seed torch before it is made, or load them from a file.
+        model: the module that the loop trains. Where a site has several processes (`torchrun`), each gives its own: rank 0 is the
+            peer and evaluates, the others get its rounds and its values. Without ``make_model`` its values are those that the run
+            starts from, and must be the same at all peers: seed torch before it is made, or load them from a file.
         evaluate: takes the module, in evaluation mode and without gradients, and returns the metric on the test samples; or a
             dict of it, ``more_metrics`` and maybe ``loss`` by name.
         samples: in the training set; peers with more weigh more where the algorithm says so.
@@ -375,13 +388,16 @@ def join(
             graph = name_of_api("Graph").load(graph)
         refuse_unless(isinstance(graph, Graph), "graph", "a peer.Graph, or a path", graph)
         assert isinstance(graph, Graph)
+        model = unwrapped(model)
         refuse_unless(isinstance(model, nn.Module), "model", "a torch.nn.Module", model)
         refuse_unless(callable(evaluate), "evaluate", "a function of the model", evaluate)
         refuse_unless(isinstance(samples, int) and samples > 0, "samples", "the number of training samples", samples)
         if "device" not in options:
             options["device"] = str(next(model.parameters()).device)
+        if several_ranks() and distributed.get_rank() > 0:
+            return Follower(model, keep or {})
         options.setdefault("threads", torch.get_num_threads())  # of the program's loop
-        task = Joined(model, make_model, evaluate, samples, metric, more_metrics, losses, keep or {})
+        task = Joined(model, make_model, evaluate, samples, metric or Metric(), more_metrics, losses, keep or {})
         graph, _ = chosen(graph, task, algorithm)
         if make_model is None and (slots := algorithm_for(graph, peer_id).slots) > 1:
             name = graph.manifest.algorithm
@@ -397,4 +413,4 @@ def join(
         if "log" in options:
             level, style = log_form(asked["log"])
             setup_logging(peer_id, level=level, style=style)
-        return Federation(peer_id, graph, task, asked)
+        return Federation(peer_id, graph, task, asked, Ranks(model) if several_ranks() else None)

@@ -34,6 +34,11 @@ class Kept:
         self._before: dict[str, Any] = unpacked(before) if before else {}
         self._objects: dict[str, Stateful] = {}
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Those of the objects with a state of before."""
+        return frozenset(self._before)
+
     def keep(self, name: str, make: Callable[[], StatefulT]) -> StatefulT:
         """See `peer.tasks.budget.Budget.keep`.
 

@@ -68,6 +68,7 @@ class OwnLoop:
             precision="bfloat16" if self.amp else "float32",
             should_stop=stop,
             keep=kept.keep,
+            kept=kept.names,
         )
         trained: object = Trained()
         try:

@@ -44,6 +44,7 @@ class Budget:
         should_stop: returns true where the peer has been asked to leave; call it before each step, and return if it is true.
         keep: ``keep("optimizer", lambda: torch.optim.AdamW(model.parameters()))`` returns the object with the state that it had
             at the end of the round before, also after a restart; checkpoints contain it. What is not kept is new in each round.
+        kept: names of the objects of which the round before has a state.
     """
 
     round: int
@@ -55,6 +56,7 @@ class Budget:
     precision: Literal["float32", "bfloat16"]
     should_stop: Callable[[], bool]
     keep: Keep
+    kept: frozenset[str]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Goal: programs with their own loops are peers as processes: a kill in mid-round, Ctrl-C and several ranks change no bit.
 
-Method: `tests/tools/own_loop_site.py` as three programs, with dropout, a shuffled loader, AdamW and a schedule; the same loop as a
-task in one process says what they must give.
+Method: `tests/tools/own_loop_site.py` as three programs, with dropout, a shuffled loader, AdamW and a schedule; the same loop as
+a task in one process says what they must give.
 """
 
 from __future__ import annotations

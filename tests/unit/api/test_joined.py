@@ -168,7 +168,7 @@ def test_an_error_of_the_loop_tells_the_neighbors_and_the_run_resumes_at_its_rou
         sites.site(0, fails_in_round(2))
     assert len(sites.site(0)) == ROUNDS - 2
     other.result()
-    assert [line["rounds_completed"] for line in sites.history(0, "leave")][0] == 2
+    assert next(line["rounds_completed"] for line in sites.history(0, "leave")) == 2
     assert "left" in [line.get("state") for line in sites.history(1, "neighbor")]
     assert sites.history(0, "start")[-1]["resumed_from"] == 2
     peer.simulate(sites.graph, Hook(), out=tmp_path / "hook", progress=False)

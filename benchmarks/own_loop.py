@@ -2,10 +2,10 @@
 
     python benchmarks/own_loop.py [--rounds 6] [--epochs 4] [--repeats 3] [--save]
 
-Two sites, one thread each: an MLP 784-2048-10 (6.4 MB) on 1,000 random images, batches of 100, SGD with momentum. Both forms train
-and evaluate equally often and take turns. Seconds are of the wall clock, from the first step of a site to the end of its loop, those of
-the slower site; processor seconds and the peak of resident memory are those of one process. Medians over the repeats; the ratio is that
-of pairs.
+Two sites, one thread each: an MLP 784-2048-10 (6.4 MB) on 1,000 random images, batches of 100, SGD with momentum. Both forms
+train and evaluate equally often and take turns. Seconds are of the wall clock, from the first step of a site to the end of its
+loop, those of the slower site; processor seconds and the peak of resident memory are those of one process. Medians over the
+repeats; the ratio is that of pairs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from record import new_parser, record

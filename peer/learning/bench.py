@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coordinator_free_bootstrap.errors import ShardError
-from peer.algorithms.learner import BatchSize
+from coordinator_free_bootstrap.manifest import BatchSize, step_and_part
 from peer.core.averaging import Vector
 from peer.core.schema import Schema
 from peer.learning.flat import FlatModule, seeded
@@ -33,7 +33,7 @@ class Bench:
         task: makes the model, the loss and the metric.
         shard: the data of this peer; checked here.
         device: device of models and data.
-        batch_size: default for training: samples of a step.
+        batch_size: as ``run.batch_size``: samples of a step, the default for training, and how many the model gets at a time.
         amp: whether the model computes in bfloat16 where torch.autocast says.
 
     Raises:
@@ -46,7 +46,8 @@ class Bench:
         self.task = task
         self.shard = shard.checked(task.kind, task.classes)
         self.device = torch.device(device)
-        self.batch_size, self.amp = batch_size, amp
+        self.batch_size, self.at_a_time = step_and_part(batch_size)
+        self.amp = amp
         self.evaluation_batch = EVALUATION_BATCH.get(self.device.type, 256)
         self._samples = {part: self._part(part) for part in PARTS}
 

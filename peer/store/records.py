@@ -238,6 +238,12 @@ class RoundFields(TypedDict, total=False):
     ]
     rejected: Annotated[dict[Word, Count] | None, Entry("complete arrivals that failed screening, by refusal code")]
     neighbors_alive: Annotated[Count | None, observable("when the round closed", "neighbors")]
+    learning_rate: Annotated[
+        Number | None,
+        observable(
+            "of the round's training: `run.learning_rate` by its schedule, halved by each restore", prometheus="gauge"
+        ),
+    ]
     restores: Annotated[
         Count | None,
         Entry(

@@ -45,7 +45,7 @@ def test_an_algorithm_that_predicts_with_several_models_has_none():
 
 def test_the_rate_decays():
     """Two epochs at eta and eta / 2 are a phase of two epochs with decay; without decay it is one training of two epochs."""
-    peer = run(graph_of(final={"epochs": 2, "learning_rate": 0.4, "decay": 0.5}))[0]
+    peer = run(graph_of(final={"epochs": 2, "learning_rate": 0.4, "learning_rate_schedule": "step:factor=0.5"}))[0]
     first, _ = peer.workspace.fit(peer.models[0], plan_of(peer, ("final",), epochs=1, learning_rate=0.4))
     second, _ = peer.workspace.fit(first, plan_of(peer, ("final", 1), epochs=1, learning_rate=0.2))
     assert np.array_equal(second, peer.personalized)

@@ -193,6 +193,12 @@ class ResultFields(TypedDict, total=False):
     ]
     loss: Annotated[Number | None, observable("mean loss of the evaluation model on the test set", prometheus="gauge")]
     train_loss: Annotated[Number | None, observable("mean training loss", prometheus="gauge")]
+    learning_rate: Annotated[
+        Number | None,
+        observable(
+            "of the round's training: `run.learning_rate` by its schedule, halved by each restore", prometheus="gauge"
+        ),
+    ]
     metrics: Annotated[
         Metrics | None,
         observable(
@@ -238,12 +244,6 @@ class RoundFields(TypedDict, total=False):
     ]
     rejected: Annotated[dict[Word, Count] | None, Entry("complete arrivals that failed screening, by refusal code")]
     neighbors_alive: Annotated[Count | None, observable("when the round closed", "neighbors")]
-    learning_rate: Annotated[
-        Number | None,
-        observable(
-            "of the round's training: `run.learning_rate` by its schedule, halved by each restore", prometheus="gauge"
-        ),
-    ]
     restores: Annotated[
         Count | None,
         Entry(

@@ -168,9 +168,9 @@ KEYS: dict[str, tuple[Any, list[dict[str, Any]]]] = {  # value, and what it has 
         "step",
         [
             *({"algorithm": name, "batch_size": "all"} for name in ("dfca", "apfl", "perfedavg")),
-            *({"algorithm": "dfca", "batch_size": size} for size in (["all", 8],)),
-            {"algorithm": "dpsgd"},
-            *({"algorithm": name} | options(local_rounds=2) for name in ("pfedme", "cgpfl")),
+            {"algorithm": "dfedavg", "batch_size": ["all", 8]},
+            {"algorithm": "dpsgd", "local_epochs": 2},
+            *({"algorithm": name, "local_epochs": 2} | options(local_rounds=2) for name in ("pfedme", "cgpfl")),
         ],
     ),
     "momentum": (0.5, [{"optimizer": name, "learning_rate": 0.01} for name in ("adam", "adamw")]),

@@ -260,7 +260,9 @@ class Manifest(_Section):
         0, ge=0, lt=1 << 63, description="seed of the split, independent of seed"
     )
 
-    local_epochs: int = Field(2, ge=1, le=10_000, description="tau: epochs of the training in a round, or local_unit")
+    local_epochs: int = Field(
+        2, ge=1, le=10_000, description="tau: epochs of the training in a round; steps with local_unit step"
+    )
     local_unit: Annotated[
         Literal["epoch", "step"],
         EffectiveWhen(
@@ -268,8 +270,8 @@ class Manifest(_Section):
         ),
     ] = Field(
         "epoch",
-        description="what local_epochs counts: epochs, or optimizer steps, so that peers with more samples train no longer; "
-        "seeds, tuning and the final phase have epochs",
+        description="what local_epochs counts: epochs; or optimizer steps, so that a peer with more samples does not train longer. "
+        "Seeds, tuning and the final phase count epochs",
     )
     batch_size: BatchSize = Field(
         100,

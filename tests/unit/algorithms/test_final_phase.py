@@ -54,6 +54,17 @@ def test_the_rate_decays():
     assert np.array_equal(whole, steady.personalized)
 
 
+def test_the_schedule_is_over_the_epochs_of_the_phase():
+    """A cosine over three epochs: each has its rate, and a fresh optimizer."""
+    final = {"epochs": 3, "learning_rate": 0.4, "learning_rate_schedule": "cosine:end=0.5"}
+    peer = run(graph_of(final=final, momentum=0.5))[0]
+    model = peer.models[0]
+    for epoch, rate in enumerate((0.4, 0.4 * 0.875, 0.4 * 0.625)):
+        path = ("final", epoch) if epoch else ("final",)
+        model, _ = peer.workspace.fit(model, plan_of(peer, path, epochs=1, learning_rate=rate))
+    np.testing.assert_allclose(model, peer.personalized, atol=1e-6)
+
+
 def test_the_guard_keeps_the_model_that_the_phase_would_spoil():
     """With an absurd rate every tuned model is worse on held-out samples: no peer moves."""
     spoiled = run(graph_of(final={"epochs": 3, "learning_rate": 1000.0}))

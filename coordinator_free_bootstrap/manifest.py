@@ -265,13 +265,11 @@ class Manifest(_Section):
     )
     local_unit: Annotated[
         Literal["epoch", "step"],
-        EffectiveWhen(
-            lambda r: r.run.step_samples != "all", "run.batch_size is all samples, so that an epoch is one step"
-        ),
+        EffectiveWhen(lambda r: r.run.step_samples != "all", "an epoch is one step where run.batch_size is all"),
     ] = Field(
         "epoch",
-        description="what local_epochs counts: epochs; or optimizer steps, so that a peer with more samples does not train longer. "
-        "Seeds, tuning and the final phase count epochs",
+        description="what local_epochs counts; with steps a peer with more samples does not train longer; seeds, tuning and the "
+        "final phase count epochs",
     )
     batch_size: BatchSize = Field(
         100,

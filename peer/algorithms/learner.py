@@ -20,7 +20,7 @@ Fields: TypeAlias = dict[str, Any]  # of a line of the history: JSON values
 
 
 Unit = Literal["epoch", "step"]
-BatchSize: TypeAlias = int | Literal["all"]  # samples of a step
+StepSamples: TypeAlias = int | Literal["all"]  # samples of a step
 
 
 # What a learner can do beyond training, `count`, `mean_loss` of a part with targets, and `evaluate`:
@@ -49,7 +49,7 @@ class TrainingPlan:
         learning_rate: constant during the training.
         round_index: of the run, for an own loop.
         momentum: of SGD, with dampening 0; the buffer starts at 0, unless ``optimizer_state`` has one.
-        weight_decay: added to the gradient, as in torch.
+        weight_decay: added to the gradient; with adamw the parameters shrink by rate times it; as in torch.
         indices: int64 [m], the samples to train on; None: all.
         sample_weights: float32 [n], of all training samples; the objective is sum(w * loss) / batch size
             (FedEM, Marfoq et al. 2021, arXiv:2108.10252).
@@ -59,7 +59,7 @@ class TrainingPlan:
         optimizer: used if the task has none.
         batch_size: samples of a step; "all": of all samples, in their order (one gradient, as the code of IFCA,
             arXiv:2006.04088), and an epoch is one step; None: the learner's. A last batch of one sample is dropped if the
-            model has BatchNorm.
+            model has BatchNorm. The learner may give them to the model in parts.
         gradient_clip: a step's gradient with a larger norm is scaled down to it.
         only: names of the parameters to train; the others do not change. Buffers change always.
         optimizer_state: of an earlier training, {} for none; given, the statistics have that of this training's end. None: a
@@ -79,8 +79,8 @@ class TrainingPlan:
     proximal: tuple[Vector, float] | None = None
     follow: Follow | None = None
     unit: Unit = "epoch"
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    batch_size: BatchSize | None = None
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    batch_size: StepSamples | None = None
     gradient_clip: float | None = None
     only: frozenset[str] | None = None
     optimizer_state: Mapping[str, Vector] | None = None

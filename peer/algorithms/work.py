@@ -42,7 +42,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.models.begin_round(algorithm.deferred_slots(workspace.state, work.round_index))
             workspace.arrivals.clear()
         case "train":
-            metrics = algorithm.train(workspace)
+            metrics = {"learning_rate": workspace.learning_rate, **algorithm.train(workspace)}
         case "end_step":
             workspace.state = algorithm.end_step(workspace)
             workspace.arrivals.clear()

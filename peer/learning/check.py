@@ -14,11 +14,12 @@ from torch.nn.parameter import is_lazy
 from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigProblem, PeerError, TaskError
+from coordinator_free_bootstrap.manifest import BatchSize
 from coordinator_free_bootstrap.meaning import goal, summary
 from coordinator_free_bootstrap.strict_json import of_type, one
 from coordinator_free_bootstrap.user_file import USER_ERRORS, described
 from coordinator_free_bootstrap.validation import counted
-from peer.algorithms.learner import ABILITIES, BatchSize, TrainingPlan
+from peer.algorithms.learner import ABILITIES, TrainingPlan
 from peer.core.averaging import Vector
 from peer.core.encoding import decode, encode, payload_size
 from peer.learning.kept_state import unpacked

@@ -195,6 +195,12 @@ class ResultFields(TypedDict, total=False):
     loss: Annotated[Number | None, observable("mean loss of the evaluation model on the test set", prometheus="gauge")]
     train_loss: Annotated[Number | None, observable("mean training loss", prometheus="gauge")]
     train_numbers: Annotated[OwnNumbers | None, Entry("of an own training loop, by name, from `Trained.numbers`")]
+    learning_rate: Annotated[
+        Number | None,
+        observable(
+            "of the round's training: `run.learning_rate` by its schedule, halved by each restore", prometheus="gauge"
+        ),
+    ]
     metrics: Annotated[
         Metrics | None,
         observable(

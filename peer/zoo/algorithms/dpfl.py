@@ -52,7 +52,9 @@ class DpflOptions(BaseModel):
         1, ge=1, description="P: rounds from one choice of collaborators to the next"
     )
     initial_epochs: int | None = Field(
-        None, ge=1, description="tau_init: local epochs in round 0; default: twice run.local_epochs"
+        None,
+        ge=1,
+        description="tau_init: local epochs, or steps as run.local_unit says, in round 0; default: twice run.local_epochs",
     )
     rebuild_every: Annotated[int, OF_EXCHANGE] = Field(
         0, ge=0, description="rounds between repetitions of the preprocessing; 0: none; each costs its bytes again"

@@ -22,6 +22,7 @@ from peer.core.encoding import ModelFormat
 from peer.core.engine import Engine
 from peer.core.messages import WIRE_VERSION
 from peer.core.model_store import SPARE_BUFFERS_MAX, ModelStore
+from peer.core.part import Part
 from peer.core.schema import Schema
 from peer.core.state import State
 from peer.host.host import PeerHost
@@ -39,8 +40,9 @@ class InitialModels:
         """Draw them."""
         models, common = algorithm.initial_models(learner)
         state = hashlib.sha256()
+        part = Part.between(learner.schema, algorithm.travelling(algorithm.manifest, learner.schema))
         for model in models[: algorithm.slots] if common else ():
-            state.update(model.data.cast("B"))
+            state.update(part.of(model).data.cast("B"))
         return cls(models, state.hexdigest() if common else "")
 
 
@@ -75,7 +77,7 @@ def build_host(
     """
     manifest = graph.manifest
     algorithm = algorithm_for(graph, peer_id)
-    model_format = ModelFormat(algorithm.travelling(learner.schema), manifest.encoding)
+    model_format = ModelFormat(algorithm.travelling(manifest, learner.schema), manifest.encoding)
     _check_model_size(algorithm, model_format)
     _check_kept_memory(algorithm, model_format.schema)
     first = initial or InitialModels.of(algorithm, learner)
@@ -85,6 +87,7 @@ def build_host(
         batch=manifest.aggregation == "batch",
         trim=manifest.screening.trimmed_mean,
         spare_max=spare_buffers,
+        part=Part.between(learner.schema, model_format.schema),
     )
     if initial is not None and checkpoint is None:
         for slot in range(len(store)):

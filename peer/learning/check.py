@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from coordinator_free_bootstrap.validation import counted
 from peer.algorithms.learner import BatchSize, TrainingPlan
 from peer.core.averaging import Vector
 from peer.core.encoding import decode, encode, payload_size
+from peer.core.schema import Schema
 from peer.learning.learner import TorchLearner
 from peer.learning.trial import check_hidden_state, try_batches
 from peer.tasks.arrays import by_name, sample_shape
@@ -46,6 +47,7 @@ def check_task(
     learning_rate: float = 0.01,
     batch_size: BatchSize = 100,
     device: str = "cpu",
+    travelling: Callable[[Schema], Schema] = lambda whole: whole,
 ) -> list[Finding]:
     """Load a shard, train and evaluate batches of all sizes of a run, encode and decode the model.
 
@@ -55,11 +57,13 @@ def check_task(
         learning_rate: of the step.
         batch_size: of the run.
         device: the device of the step.
+        travelling: returns the tensors that leave a peer, given those of a whole model (`Algorithm.travelling`).
 
     Returns:
         The findings, in order.
 
     Raises:
+        ConfigError: run.private_parameters does not fit the model.
         TaskError, ShardError: the first fault, with its reason.
     """
     findings = []
@@ -80,6 +84,7 @@ def check_task(
     tensors = len(learner.schema.tensors)
     size = payload_size(learner.schema, "float32")
     findings.append(Finding("model", f"{learner.schema.size} values in {tensors} tensors, {size / 1e6:.3f} MB"))
+    findings += _travels(learner.schema, travelling(learner.schema))
 
     theta = learner.initial_model(0)
     if not np.array_equal(theta, learner.initial_model(0)):
@@ -127,6 +132,13 @@ def check_task(
         )
     findings.append(Finding("encoding", f"{len(payload)} bytes, decoded bit for bit"))
     return findings
+
+
+def _travels(whole: Schema, part: Schema) -> list[Finding]:
+    """Say how much of a model leaves a peer, where a part of it does not."""
+    private = [spec.name for spec in whole.tensors if spec not in part.tensors]
+    sent = f"{part.size} values, {payload_size(part, 'float32') / 1e6:.3f} MB; private: {', '.join(private)}"
+    return [Finding("travels", sent)] if private else []
 
 
 def _size(array: Any, name: str) -> str:

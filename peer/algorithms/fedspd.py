@@ -167,8 +167,7 @@ class FedSpd(FedSpdDecisions):
             models = [part.of(model) for model in self.initial_models(workspace.learner)[0]] if common else []
             workspace.scratch["reference"] = weighted_sum(models, [1 / self.slots] * self.slots) if common else None
         if self.inspects_arrivals:
-            models = [workspace.models.share(slot) for slot in range(self.slots)]
-            workspace.scratch["round_start_centers"] = list(map(workspace.models.part.of, models))
+            workspace.scratch["round_start_centers"] = [workspace.models.share_part(slot) for slot in range(self.slots)]
 
     @property
     @override

@@ -101,6 +101,10 @@ class ModelStore:
         self._shared.add(slot)
         return self._slots[slot]
 
+    def share_part(self, slot: int) -> Vector:
+        """Return what travels of a slot's current model; this array is never mutated again."""
+        return self.share(slot) if self.part.is_whole else self.part.of(self._slots[slot])
+
     def replace(self, slot: int, model: Vector) -> None:
         """Put a new model into a slot; the store owns the array from now on.
 
@@ -210,7 +214,7 @@ class ModelStore:
 
     def take_snapshot(self, key: SnapshotKey, model: Vector | None = None) -> None:
         """Keep what is offered in a step: the part of the slot's current model, or of ``model`` in its place (with noise)."""
-        self._snapshots[key] = self.part.of(self.share(key.slot) if model is None else model)
+        self._snapshots[key] = self.share_part(key.slot) if model is None else self.part.of(model)
 
     def get_snapshot(self, key: SnapshotKey) -> Vector:
         """Return a snapshot; read only.

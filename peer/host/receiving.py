@@ -47,7 +47,7 @@ class Receiving:
         if self._screening.norm_bound is not None:
             self._own_norms = {slot: norm_squared(models.part.of(models.model(slot))) for slot in slots}
         if self._screening.clip is not None:
-            self._centers = {slot: models.part.of(models.share(slot)) for slot in slots}
+            self._centers = {slot: models.share_part(slot) for slot in slots}
 
     def take_fold_seconds(self) -> float:
         """Return the seconds spent in folds since the last call."""

@@ -41,5 +41,5 @@ def model_size(
     task = load_task(manifest, len(graph.nodes), data_root=data_root, shard_path=shard)
     whole = TorchLearner(task, shard_of(task, peer_id), batch_size=manifest.batch_size).schema
     part = algorithm_named(manifest.algorithm).travelling(manifest, whole)
-    sizes = (payload_size(schema, manifest.encoding) for schema in (part, whole))
-    return ModelSize(*sizes, tuple(spec.name for spec in whole.tensors if spec not in part.tensors))
+    sent, of_all = (payload_size(schema, manifest.encoding) for schema in (part, whole))
+    return ModelSize(sent, of_all, tuple(spec.name for spec in whole.tensors if spec not in part.tensors))

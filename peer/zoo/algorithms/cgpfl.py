@@ -159,7 +159,7 @@ class Cgpfl(CgpflDecisions):
         """Keep the models of round 0, the own one among them; with ``auto``, find what each number of clusters costs."""
         if workspace.state.trained:
             models = workspace.models
-            own = (self.peer_id, models.part.of(models.share(self.own)), workspace.learner.count())
+            own = (self.peer_id, models.share_part(self.own), workspace.learner.count())
             points = sorted([*points, own], key=lambda point: point[0])
         workspace.scratch["points"] = points
         if not self.auto:

@@ -22,7 +22,7 @@ import numpy as np
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
 from peer.core.averaging import Vector, accumulate, fold, trimmed_mean
-from peer.core.part import Part
+from peer.core.part import TravellingPart
 
 SPARE_BUFFERS_MAX = 4
 
@@ -69,10 +69,10 @@ class ModelStore:
         batch: bool = False,
         spare_max: int = SPARE_BUFFERS_MAX,
         trim: float | None = None,
-        part: Part | None = None,
+        part: TravellingPart | None = None,
     ) -> None:
         self._slots = models
-        self.part = part or Part.all_of(models[0].size)
+        self.part = part or TravellingPart.all_of(models[0].size)
         self._batch = batch
         self._trim = trim
         self._stored: dict[int, StoredArrivals] = {}

@@ -44,7 +44,7 @@ def travelling(whole: Schema, patterns: Sequence[str]) -> Schema:
 
 
 @dataclass(frozen=True)
-class Part:
+class TravellingPart:
     """Where the travelling part is in a whole model vector.
 
     Attributes:
@@ -58,7 +58,7 @@ class Part:
     whole_size: int
 
     @classmethod
-    def between(cls, whole: Schema, part: Schema) -> Part:
+    def between(cls, whole: Schema, part: Schema) -> TravellingPart:
         """Return where the tensors of ``part`` are in a vector of ``whole``."""
         names, places = {spec.name for spec in part.tensors}, list[slice]()
         for place in (place for spec, place in whole.slices() if spec.name in names):
@@ -67,7 +67,7 @@ class Part:
         return cls(tuple(places), part.size, whole.size)
 
     @classmethod
-    def all_of(cls, size: int) -> Part:
+    def all_of(cls, size: int) -> TravellingPart:
         """Return the whole of a vector, of which every element travels."""
         return cls((slice(0, size),), size, size)
 

@@ -22,7 +22,7 @@ from peer.core.encoding import ModelFormat
 from peer.core.engine import Engine
 from peer.core.messages import WIRE_VERSION
 from peer.core.model_store import SPARE_BUFFERS_MAX, ModelStore
-from peer.core.part import Part
+from peer.core.part import TravellingPart
 from peer.core.schema import Schema
 from peer.core.state import State
 from peer.host.host import PeerHost
@@ -40,7 +40,7 @@ class InitialModels:
         """Draw them."""
         models, common = algorithm.initial_models(learner)
         state = hashlib.sha256()
-        part = Part.between(learner.schema, algorithm.travelling(algorithm.manifest, learner.schema))
+        part = TravellingPart.between(learner.schema, algorithm.travelling(algorithm.manifest, learner.schema))
         for model in models[: algorithm.slots] if common else ():
             state.update(part.of(model).data.cast("B"))
         return cls(models, state.hexdigest() if common else "")
@@ -87,7 +87,7 @@ def build_host(
         batch=manifest.aggregation == "batch",
         trim=manifest.screening.trimmed_mean,
         spare_max=spare_buffers,
-        part=Part.between(learner.schema, model_format.schema),
+        part=TravellingPart.between(learner.schema, model_format.schema),
     )
     if initial is not None and checkpoint is None:
         for slot in range(len(store)):

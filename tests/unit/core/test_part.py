@@ -7,7 +7,7 @@ import pytest
 
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.core.model_store import ModelStore, SnapshotKey
-from peer.core.part import Part, travelling
+from peer.core.part import TravellingPart, travelling
 from peer.core.schema import Schema, TensorSpec
 
 WHOLE = Schema(
@@ -18,7 +18,7 @@ WHOLE = Schema(
         TensorSpec("norm1.running_mean", (1,), "buffer"),
     )
 )
-PART = Part.between(WHOLE, travelling(WHOLE, ["norm*"]))  # elements 0, 1, 3, 4
+PART = TravellingPart.between(WHOLE, travelling(WHOLE, ["norm*"]))  # elements 0, 1, 3, 4
 
 
 def vector(*values):
@@ -60,8 +60,8 @@ def test_a_part_is_taken_out_of_a_model_and_put_back():
 
 
 def test_where_nothing_is_private_no_array_is_copied():
-    everything, whole = Part.between(WHOLE, WHOLE), vector(0, 1, 2, 3, 4, 5)
-    assert everything.is_whole and everything == Part.all_of(6)
+    everything, whole = TravellingPart.between(WHOLE, WHOLE), vector(0, 1, 2, 3, 4, 5)
+    assert everything.is_whole and everything == TravellingPart.all_of(6)
     assert everything.of(whole) is whole and everything.joined(vector(), whole) is whole
 
 

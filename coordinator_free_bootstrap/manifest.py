@@ -347,6 +347,10 @@ class Manifest(_Section):
     encoding: Annotated[
         Literal["float32", "float16", "bfloat16", "int8", "delta_int8", "delta_top10", "delta_top1"], OF_EXCHANGE
     ] = Field("float32", description="of models on the wire; peer list encodings")
+    private_parameters: Annotated[list[Annotated[str, Field(min_length=1)]], OF_EXCHANGE] = Field(
+        default_factory=list,
+        description="names of tensors that never leave a peer, with * and ?, such as *.running_*; default: by algorithm",
+    )
     checkpoint_rounds: int = Field(1, ge=0, description="rounds between checkpoints; 0: one checkpoint at the end")
     diverged_restores: int = Field(
         0,

@@ -26,7 +26,7 @@ StateT_co = TypeVar("StateT_co", bound=AlgorithmState, default=AlgorithmState, c
 
 @dataclass(frozen=True)
 class FoldedArrival:
-    """An arrival of the current step: its header; its model only if it is kept until the close (no fold targets)."""
+    """An arrival of the current step: its header; what travels of its model, only if kept until the close (no fold targets)."""
 
     header: ModelHeader
     model: Vector | None = None
@@ -52,7 +52,9 @@ class Workspace(Generic[StateT_co]):
     optimizers: dict[str, Vector] = field(default_factory=dict)  # kept state: ``<memory>/<value>`` -> flat values
     restores: int = 0  # how often this peer went back to its last finite models
     arrivals: list[FoldedArrival] = field(default_factory=list)
-    pulled: dict[int, list[Vector]] = field(default_factory=dict)  # all slots of each neighbor, to catch up
+    pulled: dict[int, list[Vector]] = field(
+        default_factory=dict
+    )  # what travels of all slots of each neighbor, to catch up
     personalized: Vector | None = None  # the result of the work "final"
     should_stop: Callable[[], bool] = lambda: False
 

@@ -23,6 +23,7 @@ from peer.core.encoding import ModelFormat
 from peer.core.engine import Engine
 from peer.core.messages import WIRE_VERSION
 from peer.core.model_store import SPARE_BUFFERS_MAX, ModelStore
+from peer.core.part import TravellingPart
 from peer.core.schema import Schema
 from peer.core.state import State
 from peer.host.host import PeerHost
@@ -40,8 +41,9 @@ class InitialModels:
         """Draw them."""
         models, common = algorithm.initial_models(learner)
         state = hashlib.sha256()
+        part = TravellingPart.between(learner.schema, algorithm.travelling(algorithm.manifest, learner.schema))
         for model in models[: algorithm.slots] if common else ():
-            state.update(model.data.cast("B"))
+            state.update(part.of(model).data.cast("B"))
         return cls(models, state.hexdigest() if common else "")
 
 
@@ -76,7 +78,7 @@ def build_host(
     """
     manifest = graph.manifest
     algorithm = algorithm_for(graph, peer_id)
-    model_format = ModelFormat(algorithm.travelling(learner.schema), manifest.encoding)
+    model_format = ModelFormat(algorithm.travelling(manifest, learner.schema), manifest.encoding)
     _check_model_size(algorithm, model_format)
     _check_kept_memory(algorithm, model_format.schema)
     check_abilities(algorithm, learner)
@@ -87,6 +89,7 @@ def build_host(
         batch=manifest.aggregation == "batch",
         trim=manifest.screening.trimmed_mean,
         spare_max=spare_buffers,
+        part=TravellingPart.between(learner.schema, model_format.schema),
     )
     if initial is not None and checkpoint is None:
         for slot in range(len(store)):

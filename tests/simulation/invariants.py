@@ -1,4 +1,4 @@
-"""The invariants I1 to I13 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
+"""The invariants I1 to I14 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
 
 What can be said of one engine alone stands in `peer.core.invariants`, which every step of a simulation checks too.
 
@@ -16,6 +16,7 @@ I9  the result of a round depends on what was folded, in which order, and on not
 I10 the payloads of a slot add up to its models, up to half a step of the encoding
 I12 where peers ask for models, only those of a neighbor that was asked in the round are folded, or offered to one that asks
 I13 in lockstep, work reads the numbers that a neighbor's pass of the same step carries
+I14 private tensors have values that only the peer's own training gave them; no exchange and no catching up makes others
 I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
 L1  every peer of the healed core finishes within a bound, and no round of it waits for its deadline
 L2  consensus: in its own test
@@ -77,7 +78,8 @@ class InvariantViolation(AssertionError):
 class Shadow:
     """What one process should hold of the round it is in."""
 
-    base: list[Vector] = field(default_factory=list)  # the local sample of each slot
+    base: list[Vector] = field(default_factory=list)  # the local sample of each slot, of what travels
+    private: list[bytes] = field(default_factory=list)  # the private tensors of each slot, before the work
     deferred: frozenset[int] = frozenset()
     folded: dict[int, list[tuple[Vector, float]]] = field(default_factory=lambda: defaultdict(list))
     tensors_busy: bool = False  # assign, close and the like are under way: nothing may be folded
@@ -88,7 +90,7 @@ class Shadow:
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # incarnation and round of each neighbor
     caught_up: int = -1  # the round in which pulls were sent
     pulled: set[int] = field(default_factory=set)  # neighbors whose pulled models were there before the last event
-    centers: list[Vector] = field(default_factory=list)  # the models at the round's start
+    centers: list[Vector] = field(default_factory=list)  # what travels of the models at the round's start
     observed: list[tuple[int, Vector, float]] | None = None  # what a fold gives to the models, while it runs
     exact: NDArray[np.float64] | None = None  # what it should give
     unsent: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by slot: what payloads have left out so far
@@ -147,6 +149,7 @@ class Checker:
         """A process has read its disk."""
         engine = process.engine
         self.shadows[process] = Shadow(round_index=engine.round_index, incarnation=engine.state.incarnation)
+        self.shadows[process].private = private_of(process)
         loaded = process.checkpoint.round_index if process.checkpoint else 0
         self.require(engine.round_index == loaded, "I7", f"resumed at {engine.round_index}, the disk holds {loaded}")
         if process.checkpoint:
@@ -491,12 +494,21 @@ class Checker:
         if effect.kind == "train":
             private = range(process.algorithm.slots, process.algorithm.held)
             for slot in {*process.workspace.state.trained, *private}:
-                shadow.base[slot] = models.model(slot).copy()
+                shadow.base[slot] = models.part.of(models.model(slot)).copy()
         else:
-            shadow.base = [models.model(slot).copy() for slot in range(len(models))]
+            shadow.base = [models.part.of(models.model(slot)).copy() for slot in range(len(models))]
+        self._private_stays(process, shadow, effect)
         if effect.kind == "assign":
             shadow.deferred = process.algorithm.deferred_slots(process.workspace.state, effect.round_index)
-            shadow.centers = [models.model(slot).copy() for slot in range(len(models))]
+            shadow.centers = [models.part.of(models.model(slot)).copy() for slot in range(len(models))]
+
+    def _private_stays(self, process: Process, shadow: Shadow, effect: do.Work) -> None:
+        private = private_of(process)
+        if effect.kind in ("end_step", "close", "adopt") and any(private):
+            known = set(private) <= set(shadow.private)
+            self.require(known, "I14", f"{process.peer_id}: {effect.kind} makes other private tensors")
+            self.mark("private tensors stay")
+        shadow.private = private
 
     def _own_model_counts(self, process: Process, algorithm: OwnNearCenters) -> None:
         """The local sample of a center is the peer's own model, unless it takes no part."""
@@ -561,7 +573,8 @@ class Checker:
     def _compare(self, process: Process, shadow: Shadow) -> None:
         who = f"peer {process.peer_id}, round {process.workspace.round_index}"
         for slot, (mean, exact, low, high) in enumerate(self._expected):
-            model = process.workspace.models.model(slot)
+            models = process.workspace.models
+            model = models.part.of(models.model(slot))
             scale = max(float(np.abs(low).max()), float(np.abs(high).max()), 1e-3)
             error = float(np.abs(model - mean).max())
             self.require(error <= 4 * EPS * scale, "I1", f"{who}, slot {slot}: off by {error:.3g} at scale {scale:.3g}")
@@ -592,6 +605,15 @@ class Checker:
         """The core has finished."""
         for i in self.world.core:
             self.require(i in self.final, "L1", f"peer {i} did not complete")
+
+
+def private_of(process: Process) -> list[bytes]:
+    """Return the private tensors of each slot."""
+    models = process.workspace.models
+    mask = np.ones(models.size, bool)
+    for place in models.part.places:
+        mask[place] = False
+    return [models.model(slot)[mask].tobytes() for slot in range(len(models))]
 
 
 def connected(process: Process, neighbor: int) -> int:

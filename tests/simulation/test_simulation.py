@@ -18,6 +18,7 @@ from tests.simulation.runner import report, run_many, run_one, shrink
 from tests.simulation.small_runs import (
     KILLED,
     KILLED_ASKING,
+    KILLED_PRIVATE,
     KILLED_SELECTING,
     RUNS,
     assert_equals_reference,
@@ -105,6 +106,7 @@ RESTARTS = {
     "kill": (KILLED, Machine.crash, 24),
     "kill, selecting": (KILLED_SELECTING, Machine.crash, 12),
     "kill, asking": (KILLED_ASKING, Machine.crash, 12),
+    "kill, private": (KILLED_PRIVATE, Machine.crash, 8),
     "leave": (KILLED, leave, 12),
     "leave, selecting": (KILLED_SELECTING, leave, 4),
 }

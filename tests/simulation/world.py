@@ -41,7 +41,7 @@ class Machine:
         self.disk = Disk(peer_id, world.random(f"disk {peer_id}"))
         m = world.manifest
         mixed = m.algorithm in ("fedspd", "fedsoft")
-        parts = m.algorithm == "fedrep"
+        parts = m.algorithm == "fedrep" or bool(m.private_parameters)
         self.learner = QuadraticLearner(peer_id, m.clusters, world.options.size, m.seed, mixed=mixed, parts=parts)
         self.slowness = self.disk_slowness = 1.0
         self.lies = peer_id in world.options.liars  # claims rounds to come, and answers no pull

@@ -410,7 +410,8 @@ class PeerHost:
     def status(self) -> HostStatus:
         """Return what this peer is doing, as JSON-ready values."""
         state, now = self.state, self.world.now()
-        waiting_for, owed_to = self.engine.waits.waiting_for(), self.engine.waits.owed_to()
+        waits = self.engine.waits
+        waiting_for, owed_to = waits.waiting_for(now), waits.owed_to()
         neighbors = state.neighbors.items()
         met = {n: neighbor.liveness.silence_s(now) if neighbor.connected else None for n, neighbor in neighbors}
         status: HostStatus = {
@@ -424,8 +425,8 @@ class PeerHost:
             "waiting_for": waiting_for,
             "owed_to": owed_to,
             "unchanged_s": max(0.0, now - self._changed_at) if self._progress else 0.0,
-            "waiting_s": max(0.0, now - state.round.exchange_began_at) if waiting_for or owed_to else 0.0,
-            "deadline_s": max(0.0, state.round.deadline - now) if waiting_for or owed_to else None,
+            "waiting_s": max(0.0, now - waits.since()) if waiting_for or owed_to else 0.0,
+            "deadline_s": max(0.0, waits.until() - now) if waiting_for or owed_to else None,
             "suspicion_s": self.manifest.timeouts.suspicion_s,
             "neighbors": {str(n): str(neighbor.liveness.state) for n, neighbor in neighbors},
             "neighbor_rounds": {str(n): neighbor.round_index for n, neighbor in neighbors},

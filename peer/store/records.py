@@ -468,7 +468,9 @@ STATES: Mapping[str, RunStatus] = {
     "running": RunStatus("the start, or a round, is in progress", note="still running; the numbers are preliminary"),
     "completed": RunStatus("all rounds are done", ends=True),
     "alone": RunStatus(
-        "as completed, but without any neighbor in most rounds, or without any model folded", ends=True, down=True
+        "as completed, but without any neighbor in most rounds, or without any model folded; or ended by `run.start.wait_for`",
+        ends=True,
+        down=True,
     ),
     "left": RunStatus("asked to leave", ends=True, note="stopped before the end of the run; started again, it resumes"),
     "refused": RunStatus("refused by every neighbor", ends=True, down=True),

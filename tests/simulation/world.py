@@ -128,8 +128,12 @@ class World:
         """A process is gone."""
         machine = self.machines[process.peer_id]
         machine.process, machine.down_since = None, self.now
-        machine.completed = machine.completed or process.ended_as in ("completed", "alone")
-        if process.ended_as == "left" and self.healed_at is not None:
+        neighbors = [self.machines[n] for n in self.graph.neighbors(process.peer_id)]
+        # its operator starts it again, unless a neighbor that it needs to start has completed the run
+        again = process.ended_as == "alone" and process.engine.round_index == 0
+        again &= not any(neighbor.completed for neighbor in neighbors)
+        machine.completed = machine.completed or (process.ended_as in ("completed", "alone") and not again)
+        if again or (process.ended_as == "left" and self.healed_at is not None):
             self.after(1.0, machine.start)
 
     def note(self, process: Process, event: Event, effects: list[Effect]) -> None:

@@ -111,7 +111,7 @@ def test_never_alone_holds_the_round_until_a_neighbor_is_back(pace):
     if pace == "async":
         effects += driven.work("assign") + driven.work("train")
     effects += driven.step(ev.Tick(), after=SUSPICION_S) + driven.step(ev.Tick(), after=50.0)
-    assert driven.engine.stage is Stage.EXCHANGING and driven.engine.waits.waiting_for() == [1]
+    assert driven.engine.stage is Stage.EXCHANGING and driven.engine.waits.waiting_for(driven.now) == [1]
     (line,) = [line for line in of(effects, do.Log) if "no neighbor is live" in line.message]
     assert line.message == "no neighbor is live: waiting up to 60 s for one (peer 1 left)"
     driven.hello(1, 0, incarnation=2)

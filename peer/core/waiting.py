@@ -223,7 +223,7 @@ class Start:
 
 
 class Waits:
-    """The part of the engine that knows what the start or a step waits for: the status shows it; long waits of steps are logged."""
+    """The part of the engine that knows what the start or a step waits for: the status shows it, and steps log long waits."""
 
     def __init__(self, state: State, pace: Pace, isolation: Isolation, start: Start) -> None:
         self._state = state

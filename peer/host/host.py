@@ -88,7 +88,6 @@ class PeerHost:
         self.peer_id = engine.state.peer_id
         self.compared = compared  # its meaning learns which classes neighbors know of
         self._remarks: dict[int, tuple[str, ...]] = {}  # of each neighbor, so that each is logged once
-        self.metric = Metric()  # of the task; its world sets it
         self.more_metrics: tuple[Metric, ...] = ()
         self.probe = Probe()
         self.closed = False  # the process is gone: events are ignored
@@ -381,7 +380,10 @@ class PeerHost:
         arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
         arrays |= {f"state/{name}": array for name, array in own.items()}
         arrays |= {f"optimizer/{name}": array for name, array in space.optimizers.items()}
-        state = {"algorithm_state": values, "restores": space.restores}
+        state: dict[str, Any] = {"algorithm_state": values, "restores": space.restores}
+        if space.best is not None:
+            arrays |= space.best.arrays()
+            state["best"] = space.best.state()
         return Checkpoint(effect.round_index, arrays, effect.state | state)
 
     def record(self, kind: str, fields: dict[str, Any]) -> None:
@@ -397,6 +399,11 @@ class PeerHost:
         elif kind == "end":
             self.last_round = self.last_round | fields  # `final` has evaluated the personalized model
         self.world.record(kind, fields)
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of the task."""
+        return self.workspace.metric
 
     def measured(self) -> MetricRecord:
         """Return the metric and its last value, None before the first evaluation."""
@@ -439,4 +446,6 @@ class PeerHost:
         }
         if self.more_metrics:
             status["more_metrics"] = self.measured_more()
+        if (best := self.workspace.best) is not None:
+            status |= {"best_round": best.round_index, "metric_best": best.value}
         return status

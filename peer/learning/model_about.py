@@ -13,7 +13,7 @@ from peer.core.schema import Schema, TensorSpec
 from peer.learning.learner import TorchLearner
 from peer.tasks.arrays import sample_shape
 
-PERSONALIZED, CLUSTER = "personalized_model", "cluster"
+BEST, CLUSTER = "best_model", "cluster"  # roles, beside PERSONALIZED
 
 
 def model_metadata(learner: TorchLearner, manifest: Manifest, peers: int) -> dict[str, str]:

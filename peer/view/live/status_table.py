@@ -122,6 +122,8 @@ def sentence(view: View, state: RunState, peer: PeerState) -> str:
         return printable(peer.silent) + _of_files(peer)
     if (answer := peer.present_answer) is None:
         line = f"{ending(printable(peer.status, 32), peer.exit_code)} after {peer.rounds_completed} rounds"
+        if (best := peer.last.get("best_round")) is not None:
+            line += f"; best round {best}, {view.metric().text(peer.last.get('metric_best'))} on its validation samples"
         told_by = peer.summary.get("told_by")
         return f"{line}, as peer {listed(told_by)} says" if told_by else line
     row = view.peer(peer, state)

@@ -49,6 +49,8 @@ class _EngineState(BaseModel):
     incarnations: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
     totals: dict[str, float]
     refusals: dict[str, int]
+    waited_rounds: _Count = 0
+    missed: list[Annotated[list[int], Field(min_length=2, max_length=2)]] = []
     best: _BestState | None = None
 
 

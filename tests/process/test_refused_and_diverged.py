@@ -117,6 +117,7 @@ def test_peer_that_trained_alone_says_so_everywhere_and_ends_with_its_own_exit_c
     assert code == AloneError.exit_code == 51
     assert "round 0 was without any neighbor: training alone (peer 1 unknown)" in errors
     assert "trained alone: 4 of 4 rounds were without any neighbor" in errors
+    assert "peer 1 took part in 0 of 4 rounds of this peer" in errors
     summary = json.loads((tmp_path / "peer-0" / "summary.json").read_text())
     assert (summary["status"], summary["exit_code"], summary["totals"]["rounds_alone"]) == ("alone", 51, 4)
     assert (tmp_path / "peer-0" / "models" / "personalized.safetensors").is_file()

@@ -28,7 +28,9 @@ class DPsgd(Algorithm):
     name = "dpsgd"
     clustered = False
     default_mix: ClassVar[str] = "metropolis"
-    keys: ClassVar = {"local_epochs": EffectiveWhen.never("algorithm dpsgd takes one step in a round")}
+    keys: ClassVar = dict.fromkeys(
+        ("local_epochs", "local_unit"), EffectiveWhen.never("algorithm dpsgd takes one step in a round")
+    )
 
     @classmethod
     @override

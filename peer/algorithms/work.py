@@ -43,7 +43,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.models.begin_round(algorithm.deferred_slots(workspace.state, work.round_index))
             workspace.arrivals.clear()
         case "train":
-            metrics = algorithm.train(workspace)
+            metrics = {"learning_rate": workspace.learning_rate, **algorithm.train(workspace)}
         case "end_step":
             workspace.state = algorithm.end_step(workspace)
             workspace.arrivals.clear()
@@ -74,7 +74,7 @@ def validated(workspace: Workspace, predictor: Callable[[], Predictor]) -> Field
         Fields of the history: the value, and value and round of the best.
     """
     learner, best = workspace.learner, workspace.best
-    if not learner.count("validation"):
+    if not learner.validates:
         return {}
     found = predictor()
     value = float(found.evaluate(learner, "validation").metric)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from typing_extensions import TypeVar
 
 from coordinator_free_bootstrap.graph import Graph
-from coordinator_free_bootstrap.manifest import Manifest, factor_and_period
+from coordinator_free_bootstrap.learning_rates import schedule_of
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import Learner, TrainingPlan, TrainStats
 from peer.algorithms.predictor import Best
@@ -65,9 +66,9 @@ class Workspace(Generic[StateT_co]):
 
     @property
     def learning_rate(self) -> float:
-        """eta_t: this round's learning rate, after decay, and after a halving for each restore."""
-        factor, period = factor_and_period(self.manifest.learning_rate_decay)
-        return self.base_learning_rate * factor ** (self.round_index // period)
+        """eta_t: this round's learning rate, by the schedule, and after a halving for each restore."""
+        schedule = schedule_of(self.manifest.learning_rate_schedule)
+        return self.base_learning_rate * schedule.share(self.round_index, self.manifest.rounds)
 
     @property
     def base_learning_rate(self) -> float:
@@ -75,16 +76,18 @@ class Workspace(Generic[StateT_co]):
         return float(self.manifest.learning_rate * 0.5**self.restores)
 
     def plan(self, seed: int) -> TrainingPlan:
-        """Return a training with the manifest's settings (epochs, optimizer, decay); `dataclasses.replace` changes some."""
+        """Return a training with the manifest's settings (epochs, optimizer, rate); `dataclasses.replace` changes some."""
         m = self.manifest
         return TrainingPlan(
             epochs=m.local_epochs,
             seed=seed,
             learning_rate=self.learning_rate,
+            round_index=self.round_index,
             momentum=m.momentum,
             weight_decay=m.weight_decay,
             optimizer=m.optimizer,
-            batch_size=m.batch_size,
+            unit=m.local_unit,
+            batch_size=m.step_samples,
             gradient_clip=m.gradient_clip,
             should_stop=self.should_stop,
         )
@@ -97,9 +100,10 @@ class Workspace(Generic[StateT_co]):
         """Train a copy of a model.
 
         ``memory`` names what is trained. With ``run.optimizer_state = "keep"`` the optimizer of that name continues where its
-        last training ended; its state is in ``optimizers``, and so in checkpoints. "" is a fresh optimizer.
+        last training ended, and always what an own loop keeps; the state is in ``optimizers``, and so in checkpoints. "" is a
+        fresh optimizer.
         """
-        if not memory or self.manifest.optimizer_state != "keep":
+        if not memory or (self.manifest.optimizer_state != "keep" and "batches" in self.learner.abilities):
             return self.learner.train(theta, plan)
         prefix = f"{memory}/"
         kept = {name[len(prefix) :]: array for name, array in self.optimizers.items() if name.startswith(prefix)}

@@ -93,8 +93,9 @@ class AlgorithmServer(Generic[AlgorithmT, StateT]):
 
     def train(self, place: int) -> dict[str, Any]:
         """Train one client as a peer trains."""
-        fields: dict[str, Any] = self.algorithms[place].train(self.workspaces[place])
-        return fields
+        workspace = self.workspaces[place]
+        fields: dict[str, Any] = self.algorithms[place].train(workspace)
+        return {"learning_rate": workspace.learning_rate, **fields}
 
     def send(self, slots: range) -> None:
         """Give the clients the server's models."""

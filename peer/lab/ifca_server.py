@@ -132,6 +132,7 @@ class _IfcaServer:
         for client, (_, stats) in zip(self.clients.values(), trained, strict=True):
             client_id = client.peer_id
             fields: dict[str, Any] = {"round_index": round_index, **training_fields([stats])}
+            fields |= {"learning_rate": client.host.workspace.learning_rate}
             fields |= {"cluster_index": self.chosen(client_id)}
             fields |= {
                 "models_sent": 1,

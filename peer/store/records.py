@@ -56,6 +56,7 @@ Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 Small = Annotated[int, Field(ge=0, le=2**53)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Metrics = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
+OwnNumbers = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
 Weights = Annotated[list[Number], Field(min_length=1, max_length=CLUSTERS_MAX)]
 CenterScores = Annotated[  # [center][true cluster]: sum of the test samples' scores, and their number
     list[Annotated[list[Annotated[list[Number], Field(min_length=2, max_length=2)]], Field(min_length=1)]],
@@ -207,6 +208,13 @@ class ResultFields(TypedDict, total=False):
     ]
     loss: Annotated[Number | None, observable("mean loss of the evaluation model on the test set", prometheus="gauge")]
     train_loss: Annotated[Number | None, observable("mean training loss", prometheus="gauge")]
+    train_numbers: Annotated[OwnNumbers | None, Entry("of an own training loop, by name, from `Trained.numbers`")]
+    learning_rate: Annotated[
+        Number | None,
+        observable(
+            "of the round's training: `run.learning_rate` by its schedule, halved by each restore", prometheus="gauge"
+        ),
+    ]
     metrics: Annotated[
         Metrics | None,
         observable(

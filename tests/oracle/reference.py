@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.graph import Graph
-from coordinator_free_bootstrap.manifest import factor_and_period
+from coordinator_free_bootstrap.learning_rates import schedule_of
 from coordinator_free_bootstrap.schedule import edge_is_up, is_active
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms.learner import TrainingPlan
@@ -122,17 +122,17 @@ class Reference:
         if m.algorithm == "dfca":
             peer.cluster = self.nearest(peer) if peer.cluster is None else peer.cluster
             slot = peer.cluster
-        factor, period = factor_and_period(m.learning_rate_decay)
         peer.models[slot], _ = peer.learner.train(
             peer.models[slot],
             TrainingPlan(
                 epochs=m.local_epochs,
                 seed=derive_seed(m.seed, "train", peer.peer_id, t, slot),
-                learning_rate=m.learning_rate * factor ** (t // period),
+                learning_rate=m.learning_rate * schedule_of(m.learning_rate_schedule).share(t, m.rounds),
                 momentum=m.momentum,
                 weight_decay=m.weight_decay,
                 optimizer=m.optimizer,
-                batch_size=m.batch_size,
+                unit=m.local_unit,
+                batch_size=m.step_samples,
             ),
         )
         peer.trained = [slot]

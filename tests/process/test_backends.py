@@ -85,6 +85,12 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
         pytest.param(
             {"algorithm": "ditto", "momentum": 0.5, "optimizer_state": "keep"}, id="ditto-kept-momentum", marks=SLOW
         ),
+        pytest.param(
+            {"algorithm": "dfedavg", "local_unit": "step", "local_epochs": 5, "batch_size": [32, 10]}
+            | {"optimizer": "adamw", "weight_decay": 0.1, "optimizer_state": "keep"}
+            | {"learning_rate": 0.01, "learning_rate_schedule": "cosine:end=0.1,warm_up=1"},
+            id="dfedavg-steps-cosine-kept-adamw",
+        ),
         pytest.param({"algorithm": "apfl", "encoding": "int8"}, id="apfl-int8", marks=SLOW),
         pytest.param({"algorithm": "fedrep", "screening": {"clip": 0.5}}, id="fedrep-clip", marks=SLOW),
         pytest.param(

@@ -51,7 +51,8 @@ def undisturbed(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathFactor
 
 KEPT = {
     **{"rounds": 4, "kind": "complete", "algorithm": "dpfl", "options": {"budget": 2}},
-    **{"optimizer": "adam", "learning_rate": 0.01, "optimizer_state": "keep"},
+    **{"optimizer": "adamw", "weight_decay": 0.1, "learning_rate": 0.01, "optimizer_state": "keep"},
+    **{"local_unit": "step", "local_epochs": 5, "batch_size": [30, 8], "learning_rate_schedule": "cosine:warm_up=1"},
 }
 
 

@@ -106,10 +106,14 @@ def _algorithm(manifest: Manifest, metadata: Mapping[str, str]) -> list[tuple[st
         ("algorithm", metadata.get("algorithm", manifest.algorithm)),
         ("options", manifest.options or "none"),
         ("rounds completed", f"{metadata.get('rounds_completed', 'not known')} of {manifest.rounds}"),
-        ("local training", f"{counted(manifest.local_epochs, 'epoch')}, batches of {manifest.batch_size} samples"),
+        (
+            "local training",
+            f"{counted(manifest.local_epochs, manifest.local_unit)} a round, batches of {manifest.step_samples} samples",
+        ),
         (
             "optimizer",
-            f"{manifest.optimizer}, learning rate {manifest.learning_rate:g}, momentum {manifest.momentum:g}",
+            f"{manifest.optimizer}, learning rate {manifest.learning_rate:g} ({manifest.learning_rate_schedule}), momentum "
+            f"{manifest.momentum:g}",
         ),
         ("seed", manifest.seed),
     ]

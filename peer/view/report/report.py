@@ -239,7 +239,10 @@ def peer_row(peer: PeerRun) -> dict[str, object]:
     """Return one peer's row of the report."""
     known = {
         key: peer.last.get(key)
-        for key in ("metric_value", "best_round", "metric_best", "loss", "cluster_index", "true_cluster", "incarnation")
+        for key in (
+            *("metric_value", "best_round", "metric_best", "loss", "learning_rate"),
+            *("cluster_index", "true_cluster", "incarnation"),
+        )
     }
     return {
         "peer_id": peer.peer_id,

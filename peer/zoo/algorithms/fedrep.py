@@ -42,7 +42,11 @@ class FedRepOptions(BaseModel):
     head_epochs: Annotated[
         int | None,
         EffectiveWhen(lambda r: not r.options.joint, "run.options.joint is true: head and body train together"),
-    ] = Field(None, ge=1, description="epochs of the head in a round; default: run.local_epochs")
+    ] = Field(
+        None,
+        ge=1,
+        description="epochs, or steps as run.local_unit says, of the head in a round; default: run.local_epochs",
+    )
 
 
 class FedRep(Personal[FedRepOptions]):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 from typer.testing import CliRunner
 
@@ -47,6 +48,19 @@ class Error(Turned):
 
     def metric(self, outputs, targets):
         return float((outputs.argmax(1) != targets).double().mean())
+
+
+class Own(Turned):
+    """The same with its own evaluation, which gives the validation metric with the test metric."""
+
+    def __init__(self, validates=True):
+        super().__init__(validation=False)
+        self.validates, self.calls = validates, 0
+
+    def evaluate(self, model, data):
+        self.calls += 1
+        right = (model(torch.from_numpy(data.test_x)).argmax(1) == torch.from_numpy(data.test_y)).double().mean()
+        return {"accuracy": float(right)} | ({"validation_accuracy": 1 - float(right)} if self.validates else {})
 
 
 def run_of(tmp_path, task, **run):
@@ -97,6 +111,20 @@ def test_a_round_without_evaluation_chooses_nothing(tmp_path):
     run = run_of(tmp_path, Turned(), evaluate_every=2)
     known = [line.get("metric_validation") is not None for line in lines(run, 0)]
     assert known == [False, True, False, True] and lines(run, 0, "end")[0]["best_round"] in (1, 3)
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_an_own_evaluation_that_gives_a_validation_metric_chooses_too_at_no_further_call(tmp_path, validates):
+    task = Own(validates)
+    run = run_of(tmp_path, task)
+    assert best_of(run, 0).exists() == validates
+    for peer_id in range(3):
+        for line in lines(run, peer_id):
+            expected = pytest.approx(1 - line["metric_value"]) if validates else None
+            assert line.get("metric_validation") == expected
+    other = Own(not validates)
+    run_of(tmp_path / "other", other)
+    assert task.calls == other.calls
 
 
 def said(*arguments):

@@ -164,9 +164,18 @@ KEYS: dict[str, tuple[Any, list[dict[str, Any]]]] = {  # value, and what it has 
         3,
         [{"algorithm": "dpsgd"}, *({"algorithm": name} | options(local_rounds=2) for name in ("pfedme", "cgpfl"))],
     ),
-    "momentum": (0.5, [{"optimizer": "adam", "learning_rate": 0.01}]),
+    "local_unit": (
+        "step",
+        [
+            *({"algorithm": name, "batch_size": "all"} for name in ("dfca", "apfl", "perfedavg")),
+            {"algorithm": "dfedavg", "batch_size": ["all", 8]},
+            {"algorithm": "dpsgd", "local_epochs": 2},
+            *({"algorithm": name, "local_epochs": 2} | options(local_rounds=2) for name in ("pfedme", "cgpfl")),
+        ],
+    ),
+    "momentum": (0.5, [{"optimizer": name, "learning_rate": 0.01} for name in ("adam", "adamw")]),
     "optimizer_state": ("keep", [{}, *({"algorithm": name, "momentum": 0.5} for name in ("fedem", "fedspd"))]),
-    "learning_rate_decay": ([0.5, 4], [{}]),
+    "learning_rate_schedule": ("step:factor=0.5,every=4", [{}]),
     "evaluate_every": (2, [{"rounds": 1}]),
     "aggregation": ("batch", [*EXCHANGES_NONE, {"algorithm": "dpfl"}]),
     "mix": ("metropolis", [*EXCHANGES_NONE, {"algorithm": "dpfl"}, {"algorithm": "fedsoft"}]),
@@ -179,7 +188,7 @@ KEYS: dict[str, tuple[Any, list[dict[str, Any]]]] = {  # value, and what it has 
     "screening.trimmed_mean": (0.2, [*EXCHANGES_NONE, {"algorithm": "dpfl"}]),
     "final.epochs": (2, [{"algorithm": "fedem"}, {"algorithm": "blend"}]),
     "final.learning_rate": (0.3, [{}, {"algorithm": "fedem"}]),
-    "final.decay": (0.5, [{}]),
+    "final.learning_rate_schedule": ("cosine", [{}]),
     "final.guard": (True, [{}, {"algorithm": "blend"}]),
 }
 OF_DATA = {"model", "model_options", "split", "split_options", "data_seed"}  # tests/unit/tasks/test_effect.py

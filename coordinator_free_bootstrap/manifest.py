@@ -121,14 +121,16 @@ class _Section(BaseModel):
 class StartRule(_Section):
     """When a peer starts its first round; each peer decides by itself."""
 
-    wait_for: Literal["all", "deadline", "never_alone"] | Annotated[float, Field(gt=0, le=1)] = Field(
+    wait_for: Literal["all", "everyone", "deadline", "never_alone"] | Annotated[float, Field(gt=0, le=1)] = Field(
         "all",
-        description="wait until the deadline for all neighbors, or for a share of them such as 0.5; 'deadline': for all, and "
-        "begin then even if all refuse this peer; 'never_alone': for all, then for any one, also later in the run, and end after "
-        "deadline_s without one",
+        description="wait until the deadline for all neighbors, or for a share of them such as 0.5; 'everyone': for all, and end "
+        "then if one is missing; 'deadline': for all, and begin then even if all refuse this peer; 'never_alone': for all, then "
+        "for any one, also later in the run, and end after deadline_s without one",
     )
     deadline_s: float = Field(
-        600.0, gt=0, description="start after this many seconds with the neighbors that are alive"
+        600.0,
+        gt=0,
+        description="start after this many seconds with the neighbors that are alive; 'everyone': end without a start",
     )
 
     @property

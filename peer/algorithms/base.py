@@ -33,6 +33,7 @@ from coordinator_free_bootstrap.manifest import AlgorithmFacts, InRun, Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen, NoOptions, parsed
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import Ability, Fields, Learner, measured, training_fields
+from peer.algorithms.predictor import Predictor
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer
@@ -334,8 +335,12 @@ class Algorithm(Generic[OptionsT, StateT]):
         return workspace.state
 
     def evaluate(self, workspace: Workspace[StateT]) -> Fields:
-        """Return the metrics of the evaluation model on the peer's test set."""
-        return measured(workspace.learner.evaluate(self.evaluation_model(workspace)))
+        """Return the metrics of what predicts on the peer's test set."""
+        return measured(self.predictor(workspace).evaluate(workspace.learner))
+
+    def predictor(self, workspace: Workspace[StateT]) -> Predictor:
+        """Return what predicts after a round: the evaluation model. The best of a run is chosen by its validation metric."""
+        return Predictor((self.evaluation_model(workspace),))
 
     def evaluation_model(self, workspace: Workspace[StateT]) -> Vector:
         """Return the model whose metric value is reported: that of the peer's cluster."""

@@ -26,8 +26,9 @@ from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import division, labels, mixture, sketches
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions, FedSpdState
-from peer.algorithms.learner import Ability, Fields, Learner, measured, training_fields
-from peer.algorithms.personalize import confident_predictions, mixed_predictions, weighted_sum
+from peer.algorithms.learner import Ability, Fields, Learner, training_fields
+from peer.algorithms.personalize import weighted_sum
+from peer.algorithms.predictor import Predictor
 from peer.algorithms.privacy import Privacy
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
@@ -336,25 +337,22 @@ class FedSpd(FedSpdDecisions):
     @override
     def evaluate(self, workspace: Workspace[FedSpdState]) -> Fields:
         """Return the metrics of the personalized model or predictions, with the mixture and its confusion with the truth."""
-        learner, how = workspace.learner, self._predictor(workspace)
-        models = [workspace.models.model(slot) for slot in range(self.slots)]
-        if how == "average":
-            result = learner.evaluate(self.evaluation_model(workspace))
-        elif how == "confident":
-            result = learner.evaluate_predictions(confident_predictions(learner, models))
-        else:
-            result = learner.evaluate_predictions(mixed_predictions(learner, models, workspace.state.mixture))
-        state = workspace.state
+        learner, state = workspace.learner, workspace.state
         shown: Fields = {"mixture": list(state.mixture), "anchor": list(state.anchor)}
         shown |= mixture.division(state.z, self.slots, true=workspace.true_cluster, classes=learner.labels())
-        return measured(result) | {"state": shown}
+        return super().evaluate(workspace) | {"state": shown}
 
-    def _predictor(self, workspace: Workspace[FedSpdState]) -> str:
-        return "average" if workspace.round_index < self.options.warm_rounds else self.options.personalize
+    @override
+    def predictor(self, workspace: Workspace[FedSpdState]) -> Predictor:
+        """Return the personalized model, or the centers whose predictions are combined."""
+        how = self.options.personalize
+        if how == "average" or workspace.round_index < self.options.warm_rounds:
+            return super().predictor(workspace)
+        models = tuple(workspace.models.model(slot) for slot in range(self.slots))
+        return Predictor(models, how, workspace.state.mixture)
 
     @override
     def final(self, workspace: Workspace[FedSpdState]) -> tuple[Vector, Fields]:
         """Return the model of Eq. 2 and the metrics of what predicts, which may be other than that model."""
-        how = self._predictor(workspace)
-        predictor = {"predictor": "personalized_model" if how == "average" else how}
+        predictor = {"predictor": self.predictor(workspace).how}
         return self.evaluation_model(workspace), self.evaluate(workspace) | predictor

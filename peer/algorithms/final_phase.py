@@ -20,6 +20,7 @@ from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm
 from peer.algorithms.held_out import Indices, folds
 from peer.algorithms.learner import Fields, measured
+from peer.algorithms.predictor import PERSONALIZED, Predictor
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
@@ -37,10 +38,22 @@ def finish(algorithm: Algorithm, workspace: Workspace) -> tuple[Vector, Fields]:
         share = validated_share(workspace, model, algorithm.final_epochs)
         metrics["final_share"] = share
     model = moved(model, tuned(workspace, model, algorithm.final_epochs), share)
-    if metrics.get("predictor", "personalized_model") == "personalized_model":
+    if metrics.get("predictor", PERSONALIZED) == PERSONALIZED:
         result = workspace.learner.evaluate(model)
         metrics |= measured(result)
     return model, metrics | {"metric_before_final": before, "metric_after_final": metrics["metric_value"]}
+
+
+def final_predictor(algorithm: Algorithm, workspace: Workspace, how: str) -> Predictor:
+    """Return what the final metrics were measured with: the personalized model, or all models that predict together.
+
+    Args:
+        algorithm: of the peer.
+        workspace: after the work "final".
+        how: the field ``predictor`` of the final metrics.
+    """
+    assert workspace.personalized is not None
+    return Predictor((workspace.personalized,)) if how == PERSONALIZED else algorithm.predictor(workspace)
 
 
 def tuned(

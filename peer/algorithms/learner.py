@@ -185,6 +185,10 @@ class Learner(Protocol):
     def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, TrainStats]:
         """Return a trained copy of a model, a new float32 [d]; the input is not changed."""
 
+    @property
+    def validates(self) -> bool:
+        """Whether `evaluate` measures a model on validation samples, after a first evaluation on the test samples."""
+
     def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
         """Return the metric value and the mean loss."""
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import assert_never
 
 from peer.algorithms.base import Algorithm
-from peer.algorithms.final_phase import finish
+from peer.algorithms.final_phase import final_predictor, finish
 from peer.algorithms.learner import Fields
+from peer.algorithms.predictor import PERSONALIZED, Best, Predictor, better
 from peer.algorithms.workspace import Workspace
 from peer.core.effects import Work
 from peer.core.events import WorkDone
@@ -51,6 +52,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.models.discard_deferred()
             if work.evaluate:
                 metrics = algorithm.evaluate(workspace)
+                metrics |= validated(workspace, lambda: algorithm.predictor(workspace))
             if workspace.state.cluster_index is not None:
                 metrics["cluster_index"] = workspace.state.cluster_index
         case "adopt":
@@ -58,6 +60,25 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.state = algorithm.adopt(workspace)
         case "final":
             workspace.personalized, metrics = finish(algorithm, workspace)
+            how = str(metrics.get("predictor", PERSONALIZED))
+            metrics |= validated(workspace, lambda: final_predictor(algorithm, workspace, how))
         case _:
             assert_never(work.kind)
     return WorkDone(work.kind, workspace.state, metrics, {PHASE_OF[work.kind]: clock() - began})
+
+
+def validated(workspace: Workspace, predictor: Callable[[], Predictor]) -> Fields:
+    """Measure what predicts on the peer's validation samples, if it has some, and keep it if it is the best of the run so far.
+
+    Returns:
+        Fields of the history: the value, and value and round of the best.
+    """
+    learner, best = workspace.learner, workspace.best
+    if not learner.validates:
+        return {}
+    found = predictor()
+    value = float(found.evaluate(learner, "validation").metric)
+    if better(best, value, higher_is_better=workspace.metric.higher_is_better):
+        workspace.best = best = Best(workspace.round_index, value, found.kept())
+    fields: Fields = {"metric_validation": value}
+    return fields | ({} if best is None else {"best_round": best.round_index, "metric_best": best.value})

@@ -15,9 +15,11 @@ from coordinator_free_bootstrap.learning_rates import schedule_of
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import Learner, TrainingPlan, TrainStats
+from peer.algorithms.predictor import Best
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
 from peer.core.messages import ModelHeader, Numbers, Select
+from peer.core.metric import Metric
 from peer.core.model_store import ModelStore
 
 # Covariant: work on tensors that reads no state takes the workspace of any algorithm.
@@ -56,6 +58,8 @@ class Workspace(Generic[StateT_co]):
         default_factory=dict
     )  # what travels of all slots of each neighbor, to catch up
     personalized: Vector | None = None  # the result of the work "final"
+    metric: Metric = field(default_factory=Metric)  # of the task; the world of the peer sets it
+    best: Best | None = None  # by the validation metric, where the peer has validation samples
     should_stop: Callable[[], bool] = lambda: False
 
     def seed(self, purpose: str, *path: int) -> int:

@@ -77,7 +77,7 @@ class Engine:
             state, self.pace, self.contacts, self.receiver, self.sender, self.catch_up, self.isolation, counted
         )
         self.ending = Ending(state, self.contacts, self.sender, self.isolation, self.rounds, counted)
-        self.waits = Waits(state, self.pace, self.isolation)
+        self.waits = Waits(state, self.pace, self.isolation, self.start)
         self.rejects_sender = self.receiver.rejects_sender
         self.rejects_control = self.receiver.rejects_control
 
@@ -191,8 +191,8 @@ class Engine:
         state = self.state
         while True:
             before = (state.stage, state.round.current)
-            if state.stage is Stage.JOINING and self.start.is_refused():
-                self.ending.stop("refused", now)
+            if state.stage is Stage.JOINING and (status := self.start.fails(now)):
+                self.ending.stop(status, now)
             elif state.stage in (Stage.JOINING, *EXCHANGE) and self.ending.gives_up(now):
                 pass
             elif state.stage is Stage.JOINING and self.start.may_begin(now):

@@ -13,6 +13,7 @@ from coordinator_free_bootstrap.meaning import with_algorithm
 from coordinator_free_bootstrap.user_file import digest_of_code
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import ABILITIES, Ability, Learner
+from peer.algorithms.predictor import Best
 from peer.algorithms.registry import algorithm_for, algorithms
 from peer.algorithms.saved_state import restored
 from peer.algorithms.workspace import Workspace
@@ -100,6 +101,7 @@ def build_host(
     if checkpoint:
         workspace.optimizers = checkpoint.arrays_of("optimizer")
         workspace.restores = int(checkpoint.state["restores"])
+        workspace.best = Best.of(checkpoint)
         workspace.state = restored(algorithm.State, checkpoint.state["algorithm_state"], checkpoint.arrays_of("state"))
     else:
         workspace.state = algorithm.begin(workspace)

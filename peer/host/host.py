@@ -88,7 +88,6 @@ class PeerHost:
         self.peer_id = engine.state.peer_id
         self.compared = compared  # its meaning learns which classes neighbors know of
         self._remarks: dict[int, tuple[str, ...]] = {}  # of each neighbor, so that each is logged once
-        self.metric = Metric()  # of the task; its world sets it
         self.more_metrics: tuple[Metric, ...] = ()
         self.probe = Probe()
         self.closed = False  # the process is gone: events are ignored
@@ -381,7 +380,10 @@ class PeerHost:
         arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
         arrays |= {f"state/{name}": array for name, array in own.items()}
         arrays |= {f"optimizer/{name}": array for name, array in space.optimizers.items()}
-        state = {"algorithm_state": values, "restores": space.restores}
+        state: dict[str, Any] = {"algorithm_state": values, "restores": space.restores}
+        if space.best is not None:
+            arrays |= space.best.arrays()
+            state["best"] = space.best.state()
         return Checkpoint(effect.round_index, arrays, effect.state | state)
 
     def record(self, kind: str, fields: dict[str, Any]) -> None:
@@ -398,6 +400,11 @@ class PeerHost:
             self.last_round = self.last_round | fields  # `final` has evaluated the personalized model
         self.world.record(kind, fields)
 
+    @property
+    def metric(self) -> Metric:
+        """The metric of the task."""
+        return self.workspace.metric
+
     def measured(self) -> MetricRecord:
         """Return the metric and its last value, None before the first evaluation."""
         return {**self.metric.as_json(), "value": self.last_round.get("metric_value")}
@@ -410,7 +417,8 @@ class PeerHost:
     def status(self) -> HostStatus:
         """Return what this peer is doing, as JSON-ready values."""
         state, now = self.state, self.world.now()
-        waiting_for, owed_to = self.engine.waits.waiting_for(), self.engine.waits.owed_to()
+        waits = self.engine.waits
+        waiting_for, owed_to = waits.waiting_for(now), waits.owed_to()
         neighbors = state.neighbors.items()
         met = {n: neighbor.liveness.silence_s(now) if neighbor.connected else None for n, neighbor in neighbors}
         status: HostStatus = {
@@ -424,8 +432,8 @@ class PeerHost:
             "waiting_for": waiting_for,
             "owed_to": owed_to,
             "unchanged_s": max(0.0, now - self._changed_at) if self._progress else 0.0,
-            "waiting_s": max(0.0, now - state.round.exchange_began_at) if waiting_for or owed_to else 0.0,
-            "deadline_s": max(0.0, state.round.deadline - now) if waiting_for or owed_to else None,
+            "waiting_s": max(0.0, now - waits.since()) if waiting_for or owed_to else 0.0,
+            "deadline_s": max(0.0, waits.until() - now) if waiting_for or owed_to else None,
             "suspicion_s": self.manifest.timeouts.suspicion_s,
             "neighbors": {str(n): str(neighbor.liveness.state) for n, neighbor in neighbors},
             "neighbor_rounds": {str(n): neighbor.round_index for n, neighbor in neighbors},
@@ -438,4 +446,6 @@ class PeerHost:
         }
         if self.more_metrics:
             status["more_metrics"] = self.measured_more()
+        if (best := self.workspace.best) is not None:
+            status |= {"best_round": best.round_index, "metric_best": best.value}
         return status

@@ -185,6 +185,20 @@ class ResultFields(TypedDict, total=False):
             "the same of the model that travels, where the evaluation model is a personal one, or several models predict"
         ),
     ]
+    metric_validation: Annotated[
+        Number | None,
+        observable(
+            "the same of what predicts on the validation samples, where the peer has some: it chooses the best round"
+        ),
+    ]
+    best_round: Annotated[
+        Count | None,
+        observable(
+            "round with the best `metric_validation` so far, the earliest of equal ones; its model is `models/best.safetensors`. "
+            "The number of rounds: the model after the final phase"
+        ),
+    ]
+    metric_best: Annotated[Number | None, observable("`metric_validation` of that round")]
     metric_train: Annotated[
         Number | None,
         Entry(
@@ -374,6 +388,8 @@ class Summary(TypedDict, total=False):
     cluster_index: Annotated[Count | None, Entry("as in the `end` line")]
     true_cluster: Annotated[Count | None, Entry("null if not known")]
     metric: Annotated[MetricRecord | None, Entry("see *The metric*, with its last `value`")]
+    best_round: Annotated[Count | None, Entry("as in the `end` line, where the peer has validation samples")]
+    metric_best: Annotated[Number | None, Entry("as in the `end` line, where the peer has validation samples")]
     loss: Annotated[Number | None, Entry("as in the `end` line")]
     metrics: Annotated[Metrics | None, Entry("as in the `end` line, where the task has more metrics")]
     totals: Annotated[dict[str, Count] | None, Entry("counters of the run that are not 0")]
@@ -401,6 +417,7 @@ class HostStatus(TypedDict):
         unchanged_s: seconds since stage or round last changed.
         deadline_s: seconds until the round closes without the models that are missing then; None if it does not wait.
         metric: of the task, and its last value; `more_metrics`: its others.
+        best_round: with the best value on the validation samples, where the peer has some; `metric_best`: that value.
     """
 
     peer_id: PeerId
@@ -421,6 +438,8 @@ class HostStatus(TypedDict):
     silent_s: Annotated[dict[PeerKey, Seconds | None], Field(max_length=ENTRIES_MAX)]
     metric: MetricRecord
     more_metrics: NotRequired[MoreMetrics]
+    best_round: NotRequired[Count | None]
+    metric_best: NotRequired[Number | None]
     cluster_index: Count | None
     totals: Annotated[dict[Word, Count], Field(max_length=100)]
     refusals: Annotated[dict[Word, Count], Field(max_length=100)]
@@ -476,7 +495,9 @@ STATES: Mapping[str, RunStatus] = {
     "running": RunStatus("the start, or a round, is in progress", note="still running; the numbers are preliminary"),
     "completed": RunStatus("all rounds are done", ends=True),
     "alone": RunStatus(
-        "as completed, but without any neighbor in most rounds, or without any model folded", ends=True, down=True
+        "as completed, but without any neighbor in most rounds, or without any model folded; or ended by `run.start.wait_for`",
+        ends=True,
+        down=True,
     ),
     "left": RunStatus("asked to leave", ends=True, note="stopped before the end of the run; started again, it resumes"),
     "refused": RunStatus("refused by every neighbor", ends=True, down=True),

@@ -105,7 +105,11 @@ def test_kill_at_any_point_changes_no_bit(bed: Make, undisturbed: dict[int, Mode
 
 @pytest.mark.parametrize(
     ("failpoint", "resumed_from"),
-    [pytest.param("fold.end=kill@3", None, marks=pytest.mark.slow), ("close.begin=kill@3", 2)],
+    [
+        pytest.param("fold.end=kill@3", None, marks=pytest.mark.slow),
+        ("close.begin=kill@3", 2),
+        ("persist.end=kill@2", 2),
+    ],
 )
 def test_kill_changes_no_bit_with_a_kept_optimizer_and_chosen_collaborators(
     bed: Make, undisturbed_dpfl: dict[int, Models], failpoint: str, resumed_from: int | None
@@ -116,6 +120,7 @@ def test_kill_changes_no_bit_with_a_kept_optimizer_and_chosen_collaborators(
     invariants.completed(run)
     invariants.check(run)
     same_models(undisturbed_dpfl, run.models())
+    assert "best.safetensors" in run.models()[VICTIM]
 
 
 @pytest.mark.parametrize("failpoint", ["train.end=kill@3", pytest.param("fold.end=kill@5", marks=pytest.mark.slow)])

@@ -1,4 +1,4 @@
-"""The invariants I1 to I14 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
+"""The invariants I1 to I15 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
 
 What can be said of one engine alone stands in `peer.core.invariants`, which every step of a simulation checks too.
 
@@ -17,6 +17,7 @@ I10 the payloads of a slot add up to its models, up to half a step of the encodi
 I12 where peers ask for models, only those of a neighbor that was asked in the round are folded, or offered to one that asks
 I13 in lockstep, work reads the numbers that a neighbor's pass of the same step carries
 I14 private tensors have values that only the peer's own training gave them; no exchange and no catching up makes others
+I15 with run.start.wait_for = "everyone" a run begins with all neighbors, or not at all
 I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
 L1  every peer of the healed core finishes within a bound, and no round of it waits for its deadline
 L2  consensus: in its own test
@@ -159,7 +160,10 @@ class Checker:
         """A process is gone."""
         self.world.ended(process)
         del self.shadows[process]
-        gave_up = process.ended_as == "alone" and self.world.manifest.start.wait_for == "never_alone"
+        gave_up = process.ended_as == "alone" and self.world.manifest.start.wait_for in ("never_alone", "everyone")
+        gave_up &= process.engine.round_index < self.world.manifest.rounds
+        if gave_up and self.world.manifest.start.wait_for == "everyone":
+            self.mark("not started without everyone")
         if process.ended_as in ("completed", "alone") and not gave_up:
             self.final[process.peer_id] = [
                 process.workspace.models.model(s) for s in range(len(process.workspace.models))
@@ -225,10 +229,19 @@ class Checker:
                 shadow.caught_up = engine.round_index
             if isinstance(effect, do.Work) and effect.kind == "assign":
                 self._nobody_lags(process, shadow)
+                self._begins_with_everyone(process, effect.round_index)
             if isinstance(effect, do.Record) and effect.kind == "neighbor":
                 self._back_by_an_answer(process, shadow, event, effect.fields)
                 if world.healed_at is not None:
                     self._no_false_death(process, effect.fields)
+
+    def _begins_with_everyone(self, process: Process, round_index: int) -> None:
+        state = process.engine.state
+        if round_index == 0 and not state.resumed and self.world.manifest.start.wait_for == "everyone":
+            absent = [
+                n for n, each in state.neighbors.items() if not (each.liveness.is_live or state.has_finished(each))
+            ]
+            self.require(not absent, "I15", f"{process.peer_id} begins without {absent}")
 
     def _limits(self, process: Process) -> None:
         most_open, offered = LIMITS.streams_per_neighbor, process.engine.state.arrivals.offered
@@ -604,7 +617,8 @@ class Checker:
     def at_the_end(self) -> None:
         """The core has finished."""
         for i in self.world.core:
-            self.require(i in self.final, "L1", f"peer {i} did not complete")
+            done = i in self.final or self.world.machines[i].too_late
+            self.require(done, "L1", f"peer {i} did not complete")
 
 
 def private_of(process: Process) -> list[bytes]:

@@ -53,6 +53,7 @@ MARKS = {
     *("model of another cluster unused", "refused label_conflict"),
     *("sketches sent", "labels taken over", "labels permuted"),
     "folded from a neighbor that was asked",
+    "not started without everyone",
     *("clipped", "trimmed", "refused norm_bound", "sent float16", "sent bfloat16", "sent int8"),
 }
 

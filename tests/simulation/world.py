@@ -48,6 +48,7 @@ class Machine:
         self.process: Process | None = None
         self.lives = 0
         self.completed = False
+        self.too_late = False  # it can never start: run.start.wait_for is everyone, and a neighbor is done
         self.down_since: float | None = EPOCH_S
 
     def duration_s(self, kind: str) -> float:
@@ -128,8 +129,12 @@ class World:
         """A process is gone."""
         machine = self.machines[process.peer_id]
         machine.process, machine.down_since = None, self.now
-        machine.completed = machine.completed or process.ended_as in ("completed", "alone")
-        if process.ended_as == "left" and self.healed_at is not None:
+        neighbors = [self.machines[n] for n in self.graph.neighbors(process.peer_id)]
+        again = process.ended_as == "alone" and process.engine.round_index == 0  # its operator starts it again
+        machine.too_late = again and any(neighbor.completed for neighbor in neighbors)  # one that it needs has ended
+        again &= not machine.too_late
+        machine.completed = machine.completed or (process.ended_as in ("completed", "alone") and not again)
+        if again or (process.ended_as == "left" and self.healed_at is not None):
             self.after(1.0, machine.start)
 
     def note(self, process: Process, event: Event, effects: list[Effect]) -> None:

@@ -124,11 +124,11 @@ def test_heartbeat_and_idle_time_follow_from_the_suspicion_time():
         ),
         (
             {"start": {"wait_for": 1.5}},
-            "g.json: run.start.wait_for: expected all, deadline, never_alone or at most 1, got 1.5",
+            "g.json: run.start.wait_for: expected all, everyone, deadline, never_alone or at most 1, got 1.5",
         ),
         (
             {"start": {"wait_for": "some"}},
-            'g.json: run.start.wait_for: expected all, deadline, never_alone or a number, got "some"',
+            'g.json: run.start.wait_for: expected all, everyone, deadline, never_alone or a number, got "some"',
         ),
         ({"options": {"x": {}}}, "g.json: run.options.x: expected true or false, an integer, a number"),
         ({"options": {"x": float("inf")}}, "g.json: run.options.x: expected "),

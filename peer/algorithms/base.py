@@ -324,6 +324,10 @@ class Algorithm(Generic[OptionsT, StateT]):
         """Return the model whose metric value is reported: that of the peer's cluster."""
         return workspace.models.model(workspace.state.cluster_index or 0)
 
+    def whole_model(self, workspace: Workspace[StateT], model: Vector) -> Vector | None:
+        """Return a model that travels in a form that predicts, float32 [d], to test it; None: a part, which cannot."""
+        return model if model.size == workspace.learner.schema.size else None
+
     def adopt(self, workspace: Workspace[StateT]) -> StateT:
         """Catch up: average the pulled models with the own ones, which count only if they have ever been trained."""
         self.average_pulled(workspace, range(self.slots))

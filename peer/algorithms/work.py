@@ -8,6 +8,7 @@ from typing import assert_never
 from peer.algorithms.base import Algorithm
 from peer.algorithms.final_phase import finish
 from peer.algorithms.learner import Fields
+from peer.algorithms.model_tests import tested, untested
 from peer.algorithms.workspace import Workspace
 from peer.core.effects import Work
 from peer.core.events import WorkDone
@@ -47,6 +48,8 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.state = algorithm.end_step(workspace)
             workspace.arrivals.clear()
         case "close":
+            if work.absent:
+                workspace.model_tests = tested(algorithm, workspace, work.absent)
             workspace.state = algorithm.close(workspace)
             workspace.models.discard_deferred()
             if work.evaluate:
@@ -58,6 +61,8 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.state = algorithm.adopt(workspace)
         case "final":
             workspace.personalized, metrics = finish(algorithm, workspace)
+            if work.absent:
+                metrics["model_tests"] = workspace.model_tests or untested(workspace, work.absent)
         case _:
             assert_never(work.kind)
     return WorkDone(work.kind, workspace.state, metrics, {PHASE_OF[work.kind]: clock() - began})

@@ -13,7 +13,8 @@ from typing_extensions import TypeVar
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest, factor_and_period
 from coordinator_free_bootstrap.seeds import derive_seed
-from peer.algorithms.learner import Learner, TrainingPlan, TrainStats
+from peer.algorithms.delivered import DeliveredModels
+from peer.algorithms.learner import Fields, Learner, TrainingPlan, TrainStats
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
 from peer.core.messages import ModelHeader, Numbers, Select
@@ -52,6 +53,8 @@ class Workspace(Generic[StateT_co]):
     restores: int = 0  # how often this peer went back to its last finite models
     arrivals: list[FoldedArrival] = field(default_factory=list)
     pulled: dict[int, list[Vector]] = field(default_factory=dict)  # all slots of each neighbor, to catch up
+    delivered: DeliveredModels = field(default_factory=DeliveredModels)  # in the last round
+    model_tests: list[Fields] = field(default_factory=list)  # of these models; in checkpoints
     personalized: Vector | None = None  # the result of the work "final"
     should_stop: Callable[[], bool] = lambda: False
 

@@ -95,6 +95,7 @@ def build_host(
     if checkpoint:
         workspace.optimizers = checkpoint.arrays_of("optimizer")
         workspace.restores = int(checkpoint.state["restores"])
+        workspace.model_tests = list(checkpoint.state.get("model_tests", ()))
         workspace.state = restored(algorithm.State, checkpoint.state["algorithm_state"], checkpoint.arrays_of("state"))
     else:
         workspace.state = algorithm.begin(workspace)

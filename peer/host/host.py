@@ -382,6 +382,8 @@ class PeerHost:
         arrays |= {f"state/{name}": array for name, array in own.items()}
         arrays |= {f"optimizer/{name}": array for name, array in space.optimizers.items()}
         state = {"algorithm_state": values, "restores": space.restores}
+        if space.model_tests:
+            state["model_tests"] = space.model_tests
         return Checkpoint(effect.round_index, arrays, effect.state | state)
 
     def record(self, kind: str, fields: dict[str, Any]) -> None:

@@ -102,6 +102,8 @@ def write_results(
     }
     if "metrics" in host.last_round:
         summary["metrics"] = host.last_round["metrics"]
+    if "model_tests" in host.last_round:
+        summary["model_tests"] = host.last_round["model_tests"]
     write_json(state_dir.summary, summary)
 
 

@@ -118,6 +118,11 @@ class FedRep(Personal[FedRepOptions]):
         return training_fields([stats])
 
     @override
+    def whole_model(self, workspace: Workspace, model: Vector) -> Vector:
+        """Return the own head on a body."""
+        return self.joined(workspace.learner.schema, workspace.models.model(PERSONAL), model)
+
+    @override
     def evaluation_model(self, workspace: Workspace) -> Vector:
         """Return the own head on the averaged body."""
         schema, models = workspace.learner.schema, workspace.models

@@ -80,15 +80,14 @@ def matrix_table(values: dict[str, Any], metric: Metric) -> Table | None:
     rows = sorted({model_of for column in columns.values() for model_of in column})
     if max(len(rows), len(columns)) > TABLE_MAX:
         return None
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold", title_justify="left", title_style="bold")
-    table.title = f"{printable(metric.label, 64)}: model of the row on the test samples of the column"
-    table.add_column("model of", justify="right")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column(printable(metric.label, 64))
     for tester in columns:
         table.add_column(f"data {tester}", justify="right")
     for model_of in rows:
         cells = [_cell(column.get(model_of), metric) for column in columns.values()]
         table.add_row(
-            str(model_of), *(f"[bold]{c}[/]" if t == model_of else c for t, c in zip(columns, cells, strict=True))
+            f"model {model_of}", *(f"[bold]{c}[/]" if t == model_of else c for t, c in zip(columns, cells, strict=True))
         )
     return table
 

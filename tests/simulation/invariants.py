@@ -96,7 +96,9 @@ class Shadow:
     exact: NDArray[np.float64] | None = None  # what it should give
     unsent: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by slot: what payloads have left out so far
     encoded: set[SnapshotKey] = field(default_factory=set)
-    delivered: dict[tuple[int, int], tuple[int, Vector]] = field(default_factory=dict)  # to its last round: sender, slot
+    delivered: dict[tuple[int, int], tuple[int, Vector]] = field(
+        default_factory=dict
+    )  # to its last round: sender, slot
     kept: dict[tuple[int, int], Vector] = field(default_factory=dict)  # by sender and slot: the last folded model
 
 
@@ -114,7 +116,9 @@ class Checker:
         self.final: dict[int, list[Vector]] = {}
         self.furthest = 0  # the highest round of any honest peer so far
         self.history: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        self.delivered: dict[int, dict[tuple[int, int], tuple[int, Vector]]] = {}  # of the last time that the last round closed
+        self.delivered: dict[
+            int, dict[tuple[int, int], tuple[int, Vector]]
+        ] = {}  # of the last time that the last round closed
         self.tests: dict[int, list[dict[str, Any]]] = {}
         self.told: dict[tuple[int, int, int], set[Numbers]] = defaultdict(set)  # by sender, round and step
         self.selections = Selections(self) if world.manifest.algorithm == "fedspd" else None

@@ -14,7 +14,8 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.learning_rates import schedule_of
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed
-from peer.algorithms.learner import Learner, TrainingPlan, TrainStats
+from peer.algorithms.delivered import DeliveredModels
+from peer.algorithms.learner import Fields, Learner, TrainingPlan, TrainStats
 from peer.algorithms.predictor import Best
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
@@ -57,6 +58,8 @@ class Workspace(Generic[StateT_co]):
     pulled: dict[int, list[Vector]] = field(
         default_factory=dict
     )  # what travels of all slots of each neighbor, to catch up
+    delivered: DeliveredModels = field(default_factory=DeliveredModels)  # in the last round
+    model_tests: list[Fields] = field(default_factory=list)  # of these models; in checkpoints
     personalized: Vector | None = None  # the result of the work "final"
     metric: Metric = field(default_factory=Metric)  # of the task; the world of the peer sets it
     best: Best | None = None  # by the validation metric, where the peer has validation samples

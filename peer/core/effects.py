@@ -122,6 +122,7 @@ class Work:
     selections: tuple[Select, ...] = ()  # what neighbors selected, for "end_step" and "close"
     numbers: tuple[tuple[int, Numbers], ...] = ()  # neighbor and the numbers of its pass, for the same
     evaluate: bool = True
+    absent: tuple[tuple[int, str], ...] = ()  # see `peer.core.model_tests`: in the last close, and in "final"
 
 
 @dataclass(frozen=True, slots=True)

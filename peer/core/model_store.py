@@ -227,6 +227,11 @@ class ModelStore:
         except KeyError:
             raise LocalProtocolError(f"no snapshot of {key}") from None
 
+    def snapshots(self, round_index: int, step: int) -> dict[int, Vector]:
+        """Return what is offered in a step, by slot, ascending; read only."""
+        keys = sorted(key for key in self._snapshots if (key.round_index, key.step) == (round_index, step))
+        return {key.slot: self._snapshots[key] for key in keys}
+
     def drop_snapshots(self, before_round: int) -> None:
         """Drop the snapshots of rounds before ``before_round``."""
         for key in [key for key in self._snapshots if key.round_index < before_round]:

@@ -102,6 +102,7 @@ def build_host(
         workspace.optimizers = checkpoint.arrays_of("optimizer")
         workspace.restores = int(checkpoint.state["restores"])
         workspace.best = Best.of(checkpoint)
+        workspace.model_tests = list(checkpoint.state.get("model_tests", ()))
         workspace.state = restored(algorithm.State, checkpoint.state["algorithm_state"], checkpoint.arrays_of("state"))
     else:
         workspace.state = algorithm.begin(workspace)

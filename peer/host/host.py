@@ -384,6 +384,8 @@ class PeerHost:
         if space.best is not None:
             arrays |= space.best.arrays()
             state["best"] = space.best.state()
+        if space.model_tests:
+            state["model_tests"] = space.model_tests
         return Checkpoint(effect.round_index, arrays, effect.state | state)
 
     def record(self, kind: str, fields: dict[str, Any]) -> None:

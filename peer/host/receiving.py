@@ -8,6 +8,7 @@ import numpy as np
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from peer.algorithms.base import Algorithm
+from peer.algorithms.model_tests import FIRST_STEP
 from peer.algorithms.workspace import FoldedArrival, Workspace
 from peer.core import effects as do
 from peer.core import events as ev
@@ -16,6 +17,7 @@ from peer.core.averaging import Vector, check_norm, clip, norm_squared
 from peer.core.deltas import DeltaReceiver
 from peer.core.encoding import DELTAS, ModelFormat, Payload, decode
 from peer.core.messages import ModelHeader
+from peer.core.model_tests import drawn
 
 
 class Receiving:
@@ -109,6 +111,8 @@ class Receiving:
         effect.arrival.drop()
         if self._format.uses_deltas:
             self._bases.keep(header, model)
+        if self._is_tested(header):
+            self._workspace.delivered.keep(header.sender, header.slot, header.round_index, model)
         radius, center = self._screening.clip, self._centers.get(header.slot)
         clips = radius is not None and center is not None
         if not model.flags.writeable and (clips or not effect.targets):
@@ -128,6 +132,12 @@ class Receiving:
         if effect.targets and model.flags.writeable:
             models.release_buffer(model)
         self._fold_seconds += self._clock() - began
+
+    def _is_tested(self, header: ModelHeader) -> bool:
+        space = self._workspace
+        if header.step != FIRST_STEP or space.round_index + 1 != space.manifest.rounds:
+            return False
+        return header.sender in drawn(space.manifest.seed, space.peer_id, space.graph.neighbors(space.peer_id))
 
     def _model_of(self, arrival: Arrival) -> Vector:
         header = arrival.header

@@ -106,6 +106,8 @@ def write_results(
         summary["metrics"] = host.last_round["metrics"]
     if workspace.best is not None:
         summary |= {"best_round": workspace.best.round_index, "metric_best": workspace.best.value}
+    if "model_tests" in host.last_round:
+        summary["model_tests"] = host.last_round["model_tests"]
     write_json(state_dir.summary, summary)
 
 

@@ -188,6 +188,7 @@ class AsyncioWorld:
         await _ended("a connection to a neighbor", self._edges.close())
         for pool in (self._compute, self._fold, self._disk):
             pool.shutdown(wait=True, cancel_futures=True)
+        self.host.workspace.delivered.drop()
         self.history.close()
 
     # ---- events and tasks -----------------------------------------------------------------------------------------------

@@ -69,6 +69,19 @@ Confusion = Annotated[  # [true cluster][label]: samples
 ]
 
 
+class ModelTest(TypedDict, total=False):
+    """The test of one model: which, and its result or why there is none, a word of `peer.core.model_tests.REASONS`."""
+
+    model_of: Required[PeerId]
+    slot: Count
+    round_index: Count
+    metric_value: Number | None
+    loss: Number | None
+    metrics: Metrics
+    missing: Word
+
+
+ModelTests = Annotated[list[ModelTest], Field(max_length=ENTRIES_MAX)]
 ArrivalRows = SkipValidation[Sequence[Sequence[int]]]  # readers check them by hand, as a history has many
 MoreMetrics = Annotated[list[MetricRecord], Field(max_length=MORE_METRICS_MAX)]
 
@@ -306,6 +319,13 @@ class FinalFields(TypedDict, total=False):
     metric_before_final: Annotated[Number | None, Entry("before the final phase")]
     metric_after_final: Annotated[Number | None, Entry("after it")]
     final_share: Annotated[Number | None, Entry("weight of the personalized model, where the final phase has a guard")]
+    model_tests: Annotated[
+        ModelTests | None,
+        Entry(
+            "tests on this peer's test set of each model that a neighbor delivered in the last round, and of the own one offered "
+            "then: `model_of` (peer), `slot`, `round_index`, `metric_value`, `loss`, `metrics`; or `missing`, a word, see below"
+        ),
+    ]
 
 
 class EndLine(Line, ResultFields, CompletedField, FinalFields, total=False):
@@ -392,6 +412,7 @@ class Summary(TypedDict, total=False):
     metric_best: Annotated[Number | None, Entry("as in the `end` line, where the peer has validation samples")]
     loss: Annotated[Number | None, Entry("as in the `end` line")]
     metrics: Annotated[Metrics | None, Entry("as in the `end` line, where the task has more metrics")]
+    model_tests: Annotated[ModelTests | None, Entry("as in the `end` line")]
     totals: Annotated[dict[str, Count] | None, Entry("counters of the run that are not 0")]
     refusals: Annotated[dict[Word, Count] | None, Entry("refused messages by code")]
     storage_error: Annotated[str | None, Entry("a message, or empty")]

@@ -46,7 +46,7 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
     models = final_models(directory / "simulated", graph)
     same_models(processes.models(), models)
     real, simulated = (build_report(place).values for place in (processes.directory, directory / "simulated"))
-    for key in ("metric_mean", "cluster_ari", "rounds", "models_sent", "models_folded", "payload_bytes_sent"):
+    for key in ("metric_mean", "cluster_ari", "rounds", "models_sent", "models_folded", "payload_bytes_sent", "matrix"):
         assert real[key] == simulated[key], key
     return models
 

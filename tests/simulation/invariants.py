@@ -1,4 +1,4 @@
-"""The invariants I1 to I15 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
+"""The invariants I1 to I16 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
 
 What can be said of one engine alone stands in `peer.core.invariants`, which every step of a simulation checks too.
 
@@ -18,6 +18,8 @@ I12 where peers ask for models, only those of a neighbor that was asked in the r
 I13 in lockstep, work reads the numbers that a neighbor's pass of the same step carries
 I14 private tensors have values that only the peer's own training gave them; no exchange and no catching up makes others
 I15 with run.start.wait_for = "everyone" a run begins with all neighbors, or not at all
+I16 at its end a peer names itself and every neighbor: with the test of exactly those models that it has folded in the first step
+    of its last round (recomputed), or with a reason why it has none
 I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
 L1  every peer of the healed core finishes within a bound, and no round of it waits for its deadline
 L2  consensus: in its own test
@@ -52,6 +54,7 @@ from peer.core.liveness import NeighborState
 from peer.core.lockstep import Lockstep
 from peer.core.messages import ModelHeader, Numbers, Pass, PushReply
 from peer.core.model_store import SnapshotKey
+from peer.core.model_tests import REASONS
 from peer.core.stages import EXCHANGE, Stage
 from peer.zoo.algorithms.centers import OwnNearCenters
 from tests.oracle import encodings
@@ -96,6 +99,9 @@ class Shadow:
     exact: NDArray[np.float64] | None = None  # what it should give
     unsent: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by slot: what payloads have left out so far
     encoded: set[SnapshotKey] = field(default_factory=set)
+    delivered: dict[tuple[int, int], tuple[int, Vector]] = field(
+        default_factory=dict
+    )  # to its last round: sender, slot
     kept: dict[tuple[int, int], Vector] = field(default_factory=dict)  # by sender and slot: the last folded model
 
 
@@ -113,6 +119,10 @@ class Checker:
         self.final: dict[int, list[Vector]] = {}
         self.furthest = 0  # the highest round of any honest peer so far
         self.history: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        self.delivered: dict[
+            int, dict[tuple[int, int], tuple[int, Vector]]
+        ] = {}  # of the last time that the last round closed
+        self.tests: dict[int, list[dict[str, Any]]] = {}
         self.told: dict[tuple[int, int, int], set[Numbers]] = defaultdict(set)  # by sender, round and step
         self.selections = Selections(self) if world.manifest.algorithm == "fedspd" else None
 
@@ -289,7 +299,11 @@ class Checker:
             self.mark(f"record neighbor {fields['state']}" if kind == "neighbor" else f"record {kind}")
             if kind == "caught_up":
                 self._skips_to_a_real_round(process, fields)
+            if kind == "end":
+                self._tests_what_came(process, fields)
             return
+        if fields["round_index"] + 1 == world.manifest.rounds:
+            self.delivered[process.peer_id] = self.shadows[process].delivered
         self.history[process.peer_id].append(fields)
         if fields.get("missing"):
             self.mark("closed without a neighbor")
@@ -315,6 +329,30 @@ class Checker:
         self.furthest = max([self.furthest, *(p.engine.round_index for p in self.shadows if not p.machine.lies)])
         found, t = self.furthest, fields["to_round"]
         self.require(t <= found, "L9", f"{process.peer_id} skips to round {t}; honest peers have reached {found}")
+
+    def _tests_what_came(self, process: Process, fields: dict[str, Any]) -> None:
+        """The tests of a peer that ends."""
+        manifest, neighbors = self.world.manifest, self.world.graph.neighbors(process.peer_id)
+        if not process.algorithm.steps(manifest.rounds - 1) or not neighbors:
+            self.require("model_tests" not in fields, "I16", "tests without an exchange")
+            return
+        self.tests[process.peer_id] = tests = fields["model_tests"]
+        named = {test["model_of"] for test in tests}
+        self.require(named == {process.peer_id, *neighbors}, "I16", f"{process.peer_id} names {sorted(named)}")
+        came = self.delivered.get(process.peer_id, {})
+        found = {(t["model_of"], t["slot"]): t for t in tests if "slot" in t and t["model_of"] != process.peer_id}
+        self.require(found.keys() == came.keys(), "I16", f"{process.peer_id} tests {[*found]}, folded were {[*came]}")
+        for place, (round_index, model) in came.items():
+            test, learner = found[place], process.workspace.learner
+            self.require(test["round_index"] == round_index, "I16", f"{test} is of round {round_index}")
+            if model.size == learner.schema.size:
+                loss = learner.evaluate(model).loss
+                self.require(test["loss"] == loss, "I16", f"{process.peer_id} finds {test}, the loss is {loss}")
+                self.mark("tested a neighbor's model")
+        for test in tests:
+            if "missing" in test:
+                self.require(test["missing"] in REASONS, "I16", f"no such reason: {test}")
+                self.mark(f"no test: {test['missing']}")
 
     # ---- models ---------------------------------------------------------------------------------------------------
 
@@ -425,6 +463,8 @@ class Checker:
         key = (header.sender, header.round_index, header.step, header.slot)
         self.require(key not in process.lineage, "I2", f"peer {process.peer_id} folds {key} twice")
         process.lineage.add(key)
+        if process.engine.round_index + 1 == self.world.manifest.rounds and header.step == 0:
+            shadow.delivered[header.sender, header.slot] = header.round_index, shadow.exact.astype(np.float32)
         late = header.round_index < process.engine.round_index
         self._was_asked(process, effect.header.sender)
         self.mark("folded late" if late else "folded")

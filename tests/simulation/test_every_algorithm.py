@@ -74,6 +74,7 @@ def test_kill_and_restart_of_a_peer_changes_no_bit_of_any_model(name: str, seed:
     for i, models in calm.checker.final.items():
         for slot, (one, other) in enumerate(zip(models, killed.checker.final[i], strict=True)):
             assert np.array_equal(one, other), f"peer {i}, slot {slot}"
+    assert killed.checker.tests == calm.checker.tests, "the tests of the last round's models"
 
 
 @pytest.mark.parametrize("name", NAMES)

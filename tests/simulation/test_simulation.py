@@ -54,6 +54,7 @@ MARKS = {
     *("sketches sent", "labels taken over", "labels permuted"),
     "folded from a neighbor that was asked",
     "not started without everyone",
+    *("tested a neighbor's model", "no test: skipped", "no test: dead", "no test: edge_down", "no test: sat_out"),
     *("clipped", "trimmed", "refused norm_bound", "sent float16", "sent bfloat16", "sent int8"),
 }
 

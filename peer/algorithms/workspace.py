@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest, factor_and_period
 from coordinator_free_bootstrap.seeds import derive_seed
-from peer.algorithms.learner import Learner, TrainingPlan, TrainStats
+from peer.algorithms.learner import Learner, Partials, TrainingPlan, TrainStats
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
 from peer.core.messages import ModelHeader, Numbers, Select
@@ -54,6 +54,8 @@ class Workspace(Generic[StateT_co]):
     pulled: dict[int, list[Vector]] = field(default_factory=dict)  # all slots of each neighbor, to catch up
     personalized: Vector | None = None  # the result of the work "final"
     should_stop: Callable[[], bool] = lambda: False
+    partials: Partials | None = None  # keep trainings on disk while they run
+    resumed_steps: int = 0  # of this piece of work: that were on disk
 
     def seed(self, purpose: str, *path: int) -> int:
         """Return the seed of one random choice of this peer in this round."""
@@ -98,12 +100,23 @@ class Workspace(Generic[StateT_co]):
         fresh optimizer.
         """
         if not memory or (self.manifest.optimizer_state != "keep" and "batches" in self.learner.abilities):
-            return self.learner.train(theta, plan)
+            return self._trained(theta, plan)
         prefix = f"{memory}/"
         kept = {name[len(prefix) :]: array for name, array in self.optimizers.items() if name.startswith(prefix)}
-        model, stats = self.learner.train(theta, replace(plan, optimizer_state=kept))
+        model, stats = self._trained(theta, replace(plan, optimizer_state=kept))
         self.optimizers.update({prefix + name: array for name, array in (stats.optimizer_state or {}).items()})
         return model, stats
+
+    def _trained(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, TrainStats]:
+        """Train, as far as a restart has not left it done."""
+        if self.partials is None:
+            return self.learner.train(theta, plan)
+        partial = self.partials.of(theta, plan)
+        if (done := partial.finished()) is None:
+            done = self.learner.train(theta, replace(plan, partial=partial))
+            partial.finish(*done)
+        self.resumed_steps += partial.resumed
+        return done
 
     def fit_slot(self, slot: int, plan: TrainingPlan | None = None, memory: str = "") -> TrainStats:
         """Train the model of a slot as `fit` does, by default as `slot_plan` says, and put the trained one in its place."""

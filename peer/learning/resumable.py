@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.strict_json import of_type
 from peer.algorithms.learner import Arrays, Partial
 from peer.learning.kept_state import packed, unpacked
 from peer.learning.random_state import random_state, set_random_state
@@ -35,13 +36,15 @@ class _Loop:
 
     Attributes:
         number: how many were there before it in the same item of the loop around.
-        random: state of the generators when it began, from which a loader draws its order.
+        began: state of the generators when it began, from which a loader draws its order.
+        item: their state when the present item began.
         done: items done.
         inner: loops begun in the present item.
     """
 
     number: int
-    random: dict[str, Any] = field(default_factory=dict)
+    began: dict[str, Any] = field(default_factory=dict)
+    item: dict[str, Any] = field(default_factory=dict)
     done: int = 0
     inner: int = 0
 
@@ -76,15 +79,24 @@ class Resumable:
         self._saved: dict[str, Any] | None = None if saved is None else unpacked(saved)
 
     def __call__(self, items: Iterable[ItemT]) -> Iterator[ItemT]:
-        """See `peer.tasks.budget.Budget.resumable`."""
+        """See `peer.tasks.budget.Budget.resumable`.
+
+        Raises:
+            TaskError: an iterator in place of what it iterates over, where that cannot be repeated.
+        """
         depth = len(self._open)
         around = self._open[-1]
         loop = _Loop(around.inner)
         around.inner += 1
+        if loop.number and isinstance(items, Iterator):
+            raise TaskError(
+                f"train: resumable: expected a loader or another collection in the loop after a resumable one, got {of_type(items)}, "
+                "which may have drawn random numbers that a restart does not repeat. Make the loop around it resumable, too."
+            )
         first = self._first(depth - 1, loop.number)
         if first is None:
             return
-        loop.random = random_state(self._device, libraries=True)
+        loop.began = self._random()
         self._open.append(loop)
         loop.done = first
         iterator = iter(items)
@@ -99,8 +111,11 @@ class Resumable:
                         raise self._others(SAME)
                     if depth == len(self._saved["path"]):
                         self._take(self._saved)
+                    else:
+                        set_random_state(self._saved["items"][depth - 1], self._device)
                 elif loop.done > first and self._ends():
                     return
+                loop.item = self._random()
                 yield item
                 loop.done += 1
         finally:
@@ -127,6 +142,9 @@ class Resumable:
         set_random_state(self._saved["began"][level], self._device)
         return int(path[level][1])
 
+    def _random(self) -> dict[str, Any]:
+        return random_state(self._device, libraries=True)
+
     def _take(self, saved: dict[str, Any]) -> None:
         self._saved = None
         self._resume(saved["state"])
@@ -149,8 +167,9 @@ class Resumable:
         return packed(
             {
                 "path": [[loop.number, loop.done] for loop in loops],
-                "began": [loop.random for loop in loops],
-                "random": random_state(self._device, libraries=True),
+                "began": [loop.began for loop in loops],
+                "items": [loop.item for loop in loops[:-1]],
+                "random": self._random(),
                 "state": self._state(),
             }
         )

@@ -55,9 +55,10 @@ class Budget:
             at the end of the round before, also after a restart; checkpoints contain it. What is not kept is new in each round.
         kept: names of the objects of which the round before has a state.
         resumable: ``for epoch in budget.resumable(range(budget.epochs))`` and ``for x, y in budget.resumable(loader)`` let a
-            restart inside the round go on with the item where it was, and end the loop where ``should_stop`` is true. The model,
-            what is kept, and the generators of random numbers are as they were; numbers that the loop adds up itself are not,
-            unless an object that is kept has them. The same items must come again: the first ones are read and left out.
+            restart inside the round go on with the item where it was, and end the loop where ``should_stop`` is true. Make the
+            outer loop resumable first. The model, what is kept, and the generators of random numbers are as they were; numbers
+            that the loop adds up itself are not, unless an object that is kept has them. The same items must come again: the
+            first ones are read and left out. Number them inside: ``budget.resumable(enumerate(loader))``.
         due: returns true where it is time for a loop to write a checkpoint of its own into ``folder``: every
             ``checkpoint_minutes``, and where the peer has been asked to leave. A loop that resumes from it returns the
             `Trained.steps` of the whole round.

@@ -66,9 +66,9 @@ class PartialCheckpoints:
     ) -> None:
         self.directory, self.owner, self.every_s, self.clock = directory, owner, every_s, clock
         self.rounds, self.on_resume = rounds, on_resume
-        self._meaning, self._problem = meaning, ""
+        self._meaning, self._failing = meaning, False
         with storage_errors("read", directory):
-            names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+            names = [path.name for path in directory.iterdir()] if directory.exists() else []
         self._found = {match[0]: int(match[1]) for match in map(_NAME.fullmatch, names) if match}  # -> round
         self._unused = {name for name, round_index in self._found.items() if round_index >= safe_round}
         self.drop(safe_round)
@@ -111,10 +111,10 @@ class PartialCheckpoints:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def note(self, problem: str) -> None:
-        """Log why a state could not be written, once for each reason; "": it was written."""
-        if problem and problem != self._problem:
+        """Log why a state could not be written, until one is written again: ""."""
+        if problem and not self._failing:
             log.warning("%s; training goes on without a checkpoint inside the round", problem)
-        self._problem = problem
+        self._failing = bool(problem)
 
 
 class PartialCheckpoint:

@@ -90,8 +90,9 @@ class Resumable:
         around.inner += 1
         if loop.number and isinstance(items, Iterator):
             raise TaskError(
-                f"train: resumable: expected a loader or another collection in the loop after a resumable one, got {of_type(items)}, "
-                "which may have drawn random numbers that a restart does not repeat. Make the loop around it resumable, too."
+                "train: resumable: expected a loader or another collection in the loop after a resumable one, got "
+                f"{of_type(items)}, which may have drawn random numbers that a restart does not repeat. Make the loop around it "
+                "resumable, too."
             )
         first = self._first(depth - 1, loop.number)
         if first is None:

@@ -85,13 +85,22 @@ def test_repeated_kills_in_one_round(bed: Make, undisturbed: dict[int, Models]) 
     assert _end(run, undisturbed) == [8]
 
 
-@pytest.mark.parametrize("point", ["train.end", "send.end", pytest.param("fold.begin", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("point", ["train.end", "send.end", pytest.param("close.begin", marks=pytest.mark.slow)])
 def test_a_training_that_has_ended_is_not_repeated(bed: Make, undisturbed: dict[int, Models], point: str) -> None:
     run = bed(**LONG, failpoints={VICTIM: f"{point}=kill@2"}, checkpoint_minutes=0)
     assert run.until_ended(VICTIM) == -9 and run.fired(VICTIM) == 1
     _again(run)
     (steps,) = _end(run, undisturbed)
     assert f"after a training of {steps} steps" in run.log(VICTIM)
+
+
+def test_the_round_before_stays_until_its_checkpoint_is_whole(bed: Make, undisturbed: dict[int, Models]) -> None:
+    """The checkpoint of a round is written while the next round trains."""
+    run = bed(**LONG, failpoints={VICTIM: "persist.sealed=kill@1"}, checkpoint_minutes=0)
+    assert run.until_ended(VICTIM) == -9 and run.fired(VICTIM) == 1
+    _again(run)
+    assert _end(run, undisturbed)
+    assert "resuming in round 1 of 3 after a training of" in run.log(VICTIM)
 
 
 def test_each_training_of_a_round_goes_on_for_itself(bed: Make, undisturbed_fedem: dict[int, Models]) -> None:

@@ -265,7 +265,7 @@ class Iterators(Unwrapped):
 
 def test_an_iterator_that_a_restart_could_not_repeat_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        TaskError, match="expected a loader or another collection .* got an enumerate.* Make the loop around"
+        TaskError, match=r"expected a loader or another collection .* got an enumerate.* Make the loop around"
     ):
         fit(Iterators(), trainings(tmp_path), plan_of())
 

@@ -25,7 +25,9 @@ STATE = {"values": np.arange(3, dtype=np.int64)}
 RESULT = TrainStats(float("nan"), 40, 4, optimizer_state={"step": THETA * 2}, numbers={"own": 0.1})
 
 
-def opened(place: Path, every_s: float = 0.0, meaning: str = "meaning", owner: dict[str, str] = OWNER, **more: Any) -> Any:
+def opened(
+    place: Path, every_s: float = 0.0, meaning: str = "meaning", owner: dict[str, str] = OWNER, **more: Any
+) -> Any:
     store = CheckpointStore(place / "checkpoints", peer_id=0, **owner)
     return PartialCheckpoints(place / "trainings", store, meaning, every_s, rounds=60, **more)
 
@@ -78,7 +80,9 @@ def test_another_training_does_not_find_it(name: str, tmp_path: Path) -> None:
     assert partial.finished() is None and partial.load() is None and partial.resumed == 0
 
 
-def test_a_state_that_no_training_has_used_is_removed_with_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_state_that_no_training_has_used_is_removed_with_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     saved(tmp_path)
     trainings = opened(tmp_path)
     trainings.of(THETA + 1, PLAN).save(1, 4, lambda: STATE)
@@ -153,7 +157,9 @@ def test_a_workspace_repeats_no_training_that_had_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["torn", "flipped", "foreign", "manifest"])
-def test_a_damaged_or_foreign_state_is_not_used_and_named(how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_or_foreign_state_is_not_used_and_named(
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     saved(tmp_path)
     (state,) = folders(tmp_path)[0].glob("checkpoint-*")
     arrays = state / "arrays.safetensors"

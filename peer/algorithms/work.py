@@ -37,6 +37,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
     workspace.round_index, workspace.step, workspace.present = work.round_index, work.step, work.present
     workspace.selections = {select.sender: select for select in work.selections}
     workspace.neighbor_numbers = dict(work.numbers)
+    workspace.resumed_steps = 0
     metrics: Fields = {}
     match work.kind:
         case "assign":
@@ -45,6 +46,8 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.arrivals.clear()
         case "train":
             metrics = {"learning_rate": workspace.learning_rate, **algorithm.train(workspace)}
+            if workspace.resumed_steps:
+                metrics["resumed_steps"] = workspace.resumed_steps
         case "end_step":
             workspace.state = algorithm.end_step(workspace)
             workspace.arrivals.clear()

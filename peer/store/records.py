@@ -273,6 +273,10 @@ class RoundFields(TypedDict, total=False):
     ]
     rejected: Annotated[dict[Word, Count] | None, Entry("complete arrivals that failed screening, by refusal code")]
     neighbors_alive: Annotated[Count | None, observable("when the round closed", "neighbors")]
+    resumed_steps: Annotated[
+        Count | None,
+        Entry("only after a restart inside the round: steps of its trainings that were on disk, and were not repeated"),
+    ]
     restores: Annotated[
         Count | None,
         Entry(

@@ -61,7 +61,8 @@ def run_bed(request: dict) -> None:
     directory = Path(request["directory"])
     wait_for_goodbyes(request["goodbye_s"])
     graph = load_graph(directory / "graph.json")
-    bed = Supervisor(graph, directory, threads=1, insecure=request["insecure"])
+    given = {"insecure": request["insecure"], "checkpoint_minutes": request["checkpoint_minutes"]}
+    bed = Supervisor(graph, directory, threads=1, **given)
     network = FaultyNetwork(bed.graph, seed=1) if request["proxy"] else None
     bed.graph_of = network.graph_of if network else bed.graph_of
     bed.failpoints = {int(peer_id): text for peer_id, text in request["failpoints"].items()}

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from peer.core.averaging import Vector
+from peer.core.messages import Numbers
 from peer.core.schema import Schema
 
 Part = Literal["train", "validation", "test"]
@@ -102,6 +103,23 @@ def training_fields(done: Sequence[TrainStats]) -> Fields:
     metrics = [stats.metric for stats in done if stats.metric is not None]
     fields = {"train_loss": float(np.mean([stats.loss for stats in done]))}
     return fields | ({"metric_train": float(np.mean(metrics))} if metrics else {})
+
+
+class SharedScaling(Protocol):
+    """A peer's part in the agreement of all sites on the scaling of inputs, before the first round."""
+
+    @property
+    def numbers(self) -> Numbers:
+        """Those of this site, which every peer gets."""
+
+    def problem(self, numbers: Numbers) -> str:
+        """Return why numbers cannot be those of a site, "" if they can."""
+
+    def agree(self, numbers: Mapping[int, Numbers]) -> Fields:
+        """Take the numbers of all sites, by peer id; return the fields of a history line, with ``digest`` and ``samples``."""
+
+    def apply(self) -> None:
+        """Scale the inputs by what was agreed; called before each work, and does something once."""
 
 
 class Learner(Protocol):

@@ -204,6 +204,7 @@ def simulated_peers(
             clock=time.perf_counter,
             initial=initial,
             spare_buffers=0,
+            scaling=learner.scaling,
         )
         peer = network.add(host)
         host.workspace.should_stop = peer.should_stop

@@ -44,11 +44,10 @@ class Bench:
 
     def __init__(self, task: Task, shard: Shard, device: str, batch_size: BatchSize, *, amp: bool) -> None:
         self.task = task
-        self.shard = shard.checked(task.kind, task.classes)
         self.device = torch.device(device)
         self.batch_size, self.amp = batch_size, amp
         self.evaluation_batch = EVALUATION_BATCH.get(self.device.type, 256)
-        self._samples = {part: self._part(part) for part in PARTS}
+        self.use(shard)
 
     @property
     def schema(self) -> Schema:
@@ -110,6 +109,11 @@ class Bench:
         check_form(self.model.module, inputs, outputs)
         tensor: Tensor = outputs
         return tensor
+
+    def use(self, shard: Shard) -> None:
+        """Take a shard of the same form in place of the present one."""
+        self.shard = shard.checked(self.task.kind, self.task.classes)
+        self._samples = {part: self._part(part) for part in PARTS}
 
     @property
     def _scaling(self) -> Preprocessing | None:

@@ -159,7 +159,7 @@ def _with_state(
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
     require_memory(algorithm.held, learner.schema.size)
-    host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic)
+    host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic, scaling=learner.scaling)
     notes = list(problems_of(graph, peer_id, host.state.model_bytes, settings.upload_limit, settings.download_limit))
     notes += notes_of(checkpoints, run, incarnations)
     if full := disk_note(directory.root, 4 * learner.schema.size * len(host.workspace.models)):

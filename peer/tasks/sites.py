@@ -158,8 +158,9 @@ def numbers_of(form: SiteForm, shard: Shard) -> SiteNumbers:
         )
     first = x[0].astype(np.float64)
     mean = first + _sum(x, first, power=1) / n
-    classes = np.bincount(np.asarray(shard.train_y, np.int64), minlength=form.classes) if form.classes else []
-    return SiteNumbers(float(n), mean, _sum(x, mean, power=2), np.asarray(classes, np.float64))
+    labels = np.asarray(shard.train_y, np.int64) if form.classes else np.empty(0, np.int64)
+    classes = np.bincount(labels, minlength=form.classes).astype(np.float64)
+    return SiteNumbers(float(n), mean, _sum(x, mean, power=2), classes)
 
 
 def _sum(x: np.ndarray, center: Floats, *, power: int) -> Floats:

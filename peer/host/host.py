@@ -101,7 +101,7 @@ class PeerHost:
         self.receiving = Receiving(algorithm, workspace, model_format, clock)
         self.manifest = engine.state.manifest
         self.peer_id = engine.state.peer_id
-        self._scaling = scaling
+        self.scaling = scaling
         self.compared = compared  # its meaning learns which classes neighbors know of
         self._remarks: dict[int, tuple[str, ...]] = {}  # of each neighbor, so that each is logged once
         self.metric = Metric()  # of the task; its world sets it
@@ -383,8 +383,8 @@ class PeerHost:
 
     def work(self, effect: do.Work) -> ev.WorkDone:
         """Run one piece of the algorithm's work and return the event that answers it."""
-        if self._scaling is not None:
-            self._scaling.apply()
+        if self.scaling is not None:
+            self.scaling.apply()
         self._guard.begin(effect)
         done = perform(effect, self.algorithm, self.workspace, self._clock)
         done, line = self._guard.check(effect, done)
@@ -396,13 +396,13 @@ class PeerHost:
 
     def _agree(self, numbers: dict[int, Numbers]) -> None:
         """Take the numbers of all sites: later hellos have their digest, the history has them, the next work applies them."""
-        assert self._scaling is not None  # the engine has numbers only where the host has a scaling
-        fields = self._scaling.agree(numbers)
+        assert self.scaling is not None  # the engine has numbers only where the host has a scaling
+        fields = self.scaling.agree(numbers)
         self.compared = replace(self.compared, meaning=with_agreed(self.compared.meaning, fields["digest"]))
         total = sum(fields["samples"].values())
         agreed = f"shared scaling: {total} samples of {len(numbers)} sites, digest {fields['digest'][:16]}"
         self.world.log(do.Log("info", agreed))
-        if numbers[self.peer_id] != self._scaling.numbers:
+        if numbers[self.peer_id] != self.scaling.numbers:
             changed = (
                 "shared scaling: the data of this peer have changed since all sites agreed; what was agreed stands"
             )

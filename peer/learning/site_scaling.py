@@ -72,7 +72,7 @@ class SiteScaling:
     def agree(self, numbers: Mapping[int, Numbers]) -> Fields:
         """Take the numbers of all sites, by peer id, none of which has a problem; return the line of the history about them."""
         self._agreed = AllSites.of({peer: self._form.read(each) for peer, each in numbers.items()})
-        return self._agreed.fields()
+        return self._agreed.fields(self._pending)
 
     def apply(self) -> None:
         """Give the learner the inputs as scaled by what was agreed, once; may take as long as reading the data."""

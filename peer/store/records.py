@@ -342,6 +342,7 @@ class ScalingLine(Line, total=False):
         dict[PeerKey, list[Count]] | None,
         Entry("samples of each class in it, where each sample has one of known classes"),
     ]
+    columns: Annotated[list[Text] | None, Entry("names of the features, of a table")]
     mean: Annotated[list[Number] | None, Entry("of each feature over all sites")]
     deviation: Annotated[list[Number] | None, Entry("of each feature over all sites; 0: it is constant")]
 

@@ -223,9 +223,10 @@ class AllSites:
             state.update(Numbers.of(peer).data + site.numbers.data)
         return state.hexdigest()
 
-    def fields(self) -> dict[str, Any]:
-        """Return the line ``scaling`` of a history: numbers as JSON values."""
-        return {
+    def fields(self, pending: Preprocessing) -> dict[str, Any]:
+        """Return the line ``scaling`` of a history: numbers as JSON values, with the names of a pending preprocessing."""
+        named = {} if pending.columns is None else {"columns": list(pending.columns)}
+        return named | {
             "digest": self.digest,
             "samples": {str(peer): int(site.count) for peer, site in self.sites.items()},
             "classes": {str(peer): [int(n) for n in site.classes] for peer, site in self.sites.items()},

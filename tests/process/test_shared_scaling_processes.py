@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from pathlib import Path
 
@@ -105,10 +104,15 @@ def test_tables_of_devices_are_scaled_alike_and_raw_rows_are_predicted(tmp_path:
     assert scalings[0].shared is not None and scalings[0].shared.sites == 4
     rows = tmp_path / "new.csv"
     rows.write_text("age,dose\n20,0.0\n80,0.0\n20,3.0\n80,3.0\n")
-    predict = Forked("predict", models[0], rows)
+    predict = Forked("predict", models[0], rows, "--out", tmp_path / "predicted.csv")
     assert predict.wait(timeout=60) == 0
-    found = [row["class"] for row in csv.DictReader(io.StringIO(predict.out.read_text()))]
-    assert found == ["well", "well", "ill", "ill"]
+    with (tmp_path / "predicted.csv").open() as predicted:
+        assert [row["class"] for row in csv.DictReader(predicted)] == ["well", "well", "ill", "ill"]
+    show = Forked("data", "show", tmp_path / "peer-1", "--federation")
+    assert show.wait(timeout=60) == 0
+    printed = show.out.read_text()
+    assert "smallest site: 48 samples" in printed
+    assert [name for name in ("age", "dose") if name in printed] == ["age", "dose"]
 
 
 def test_a_table_with_too_few_rows_is_refused_and_the_others_name_the_missing_site(tmp_path: Path) -> None:

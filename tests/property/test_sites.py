@@ -78,7 +78,7 @@ def test_a_class_that_one_site_lacks_is_counted_as_0():
     x = np.zeros((4, 3))
     numbers = [numbers_of(FORM, shard_of(x, np.full(4, label))) for label in (0, 1)]
     assert [list(each.classes) for each in numbers] == [[4, 0], [0, 4]]
-    assert AllSites.of(dict(enumerate(numbers))).fields()["classes"] == {"0": [4, 0], "1": [0, 4]}
+    assert AllSites.of(dict(enumerate(numbers))).fields(SHARED)["classes"] == {"0": [4, 0], "1": [0, 4]}
 
 
 def test_a_one_hot_column_that_one_site_has_not_is_scaled_by_all():

@@ -17,6 +17,7 @@ from peer.algorithms.learner import Fields, TrainingPlan
 from peer.core.averaging import Vector
 from peer.core.messages import Numbers
 from peer.core.schema import Schema, TensorSpec
+from peer.tasks.preprocessing import SHARED
 from peer.tasks.shard import Shard
 from peer.tasks.sites import AllSites, SiteForm, numbers_of
 
@@ -145,7 +146,7 @@ class SharedPoints:
 
     def agree(self, numbers: Mapping[int, Numbers]) -> Fields:
         self.agreed = AllSites.of({peer: self._form.read(each) for peer, each in numbers.items()})
-        return self.agreed.fields()
+        return self.agreed.fields(SHARED)
 
     def apply(self) -> None:
         assert self.agreed is not None, "work before the agreement"

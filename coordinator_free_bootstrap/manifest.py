@@ -53,12 +53,14 @@ class InRun:
     Attributes:
         run: all keys.
         own_task: whether the task is a user's, which makes its own model and data.
+        own_loop: whether it trains in its own loop, as far as that is known here.
         algorithm: facts of the algorithm; the defaults where it is not known here.
         options: the options of the algorithm; None where it is not known here.
     """
 
     run: Manifest
     own_task: bool = False
+    own_loop: bool = False
     algorithm: AlgorithmFacts = AlgorithmFacts()
     options: Any = None
 
@@ -85,6 +87,7 @@ OF_EXCHANGE = EffectiveWhen(
 )
 OF_FINAL = EffectiveWhen(lambda r: r.final_epochs > 0, "the run has no final phase: run.final.epochs is 0")
 OF_FINAL_RATE = EffectiveWhen(lambda r: r.algorithm.tunes or r.final_epochs > 0, OF_FINAL.why_not)
+OF_BUILTIN_LOOP = EffectiveWhen(lambda r: not r.own_loop, lambda r: f"task {r.run.task!r} trains in its own loop")
 OF_ROUNDS = EffectiveWhen(lambda r: r.run.rounds > 1, "run.rounds is 1")
 
 
@@ -257,10 +260,12 @@ class Manifest(_Section):
     )
 
     local_epochs: int = Field(2, ge=1, le=10_000, description="tau: epochs of the training in a round")
-    batch_size: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+    batch_size: Annotated[Annotated[int, Field(ge=1)] | Literal["all"], OF_BUILTIN_LOOP] = Field(
         100, description="samples per optimizer step; all: an epoch is one step on all samples"
     )
-    optimizer: Literal["sgd", "adam"] = Field("sgd", description="optimizer of the local training")
+    optimizer: Annotated[Literal["sgd", "adam"], OF_BUILTIN_LOOP] = Field(
+        "sgd", description="optimizer of the local training"
+    )
     learning_rate: float = Field(0.1, gt=0, description="eta: step size of the optimizer")
     learning_rate_decay: Annotated[
         Decay,
@@ -269,22 +274,23 @@ class Manifest(_Section):
             lambda r: f"run.rounds is {r.run.rounds}",
         ),
     ] = Field(1.0, description="factor in each round, or [factor, rounds]")
-    momentum: Annotated[float, EffectiveWhen(lambda r: r.run.optimizer != "adam", "run.optimizer is adam")] = Field(
-        0.0, ge=0, lt=1, description="momentum of SGD"
-    )
+    momentum: Annotated[
+        float, EffectiveWhen(lambda r: r.run.optimizer != "adam", "run.optimizer is adam"), OF_BUILTIN_LOOP
+    ] = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     optimizer_state: Annotated[
         Literal["reset", "keep"],
         EffectiveWhen(
             lambda r: r.run.optimizer != "sgd" or r.run.momentum != 0, "run.optimizer is sgd and run.momentum is 0"
         ),
+        OF_BUILTIN_LOOP,
     ] = Field(
         "reset",
         description="momentum buffers and the like at the start of a round: zero, or as the round before left them",
     )
-    gradient_clip: float | None = Field(
+    gradient_clip: Annotated[float | None, OF_BUILTIN_LOOP] = Field(
         None, gt=0, description="largest norm of a step's gradient; a longer one is scaled"
     )
-    weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer")
+    weight_decay: Annotated[float, OF_BUILTIN_LOOP] = Field(0.0, ge=0, description="weight decay of the optimizer")
     evaluate_every: Annotated[int, OF_ROUNDS] = Field(
         1, ge=1, description="rounds between evaluations; the last round is always evaluated"
     )

@@ -52,7 +52,10 @@ class TrainRequest:
 
         Forward may change statistics of normalizing layers only: other changes would be lost in a stack.
         """
-        if self.learner.amp or not self.learner.samples().stackable or not self.learner.model.only_norm_statistics:
+        learner = self.learner
+        if "batches" not in learner.abilities or learner.amp or not learner.model.only_norm_statistics:
+            return False
+        if not learner.samples().stackable:
             return False
         plan = self.plan
         if any(setting is not None for setting in (plan.gradient_clip, plan.only, plan.optimizer_state)):

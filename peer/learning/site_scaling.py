@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from coordinator_free_bootstrap.errors import ConfigProblem, TaskError
+from coordinator_free_bootstrap.strict_json import of_type
 from peer.algorithms.learner import Fields
 from peer.core.messages import Numbers
 from peer.tasks.preprocessing import Preprocessing
@@ -42,17 +44,24 @@ class SiteScaling:
         self.numbers = self._own.numbers
 
     @classmethod
-    def of(cls, task: Task, shard: Shard, use: Callable[[Shard], None]) -> SiteScaling | None:
-        """Return the part of a peer; None where mean and deviation are not pending.
+    def of(cls, task: Task, data: Any, use: Callable[[Shard], None]) -> SiteScaling | None:
+        """Return the part of a peer with these data; None where mean and deviation are not pending.
 
         Raises:
-            ShardError, TaskError: the shard cannot take part.
+            ShardError, TaskError: the data cannot take part.
         """
-        form = form_of(task, shard)
+        if not isinstance(data, Shard):
+            if task.preprocessing is not None and task.preprocessing.is_pending:
+                expected, got = "a Shard from load_shard for shared scaling", of_type(data)
+                raise TaskError(
+                    ConfigProblem("load_data", expected, got, "Or scale in the loader, alike at all peers.")
+                )
+            return None
+        form = form_of(task, data)
         if form is None:
             return None
-        pending = shard.preprocessing or task.preprocessing
-        return cls(form, replace(shard, preprocessing=pending).checked(task.kind, task.classes), use)
+        pending = data.preprocessing or task.preprocessing
+        return cls(form, replace(data, preprocessing=pending).checked(task.kind, task.classes), use)
 
     @property
     def provisional(self) -> Shard:

@@ -57,6 +57,7 @@ PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 Small = Annotated[int, Field(ge=0, le=2**53)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Metrics = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
+OwnNumbers = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
 Weights = Annotated[list[Number], Field(min_length=1, max_length=CLUSTERS_MAX)]
 CenterScores = Annotated[  # [center][true cluster]: sum of the test samples' scores, and their number
     list[Annotated[list[Annotated[list[Number], Field(min_length=2, max_length=2)]], Field(min_length=1)]],
@@ -194,6 +195,7 @@ class ResultFields(TypedDict, total=False):
     ]
     loss: Annotated[Number | None, observable("mean loss of the evaluation model on the test set", prometheus="gauge")]
     train_loss: Annotated[Number | None, observable("mean training loss", prometheus="gauge")]
+    train_numbers: Annotated[OwnNumbers | None, Entry("of an own training loop, by name, from `Trained.numbers`")]
     metrics: Annotated[
         Metrics | None,
         observable(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,8 +19,8 @@ from peer.tasks.task import Task
 
 FORM = SiteForm((3,), 2, 2)
 VALUES = st.floats(-1e6, 1e6, width=32)
-ROWS = st.integers(2, 40).flatmap(lambda n: hnp.arrays(np.float64, (n, 3), elements=VALUES))
-SITES = st.dictionaries(st.integers(0, 500), ROWS, min_size=1, max_size=6)
+ROWS = st.integers(2, 12).flatmap(lambda n: hnp.arrays(np.float64, (n, 3), elements=VALUES))
+SITES = st.dictionaries(st.integers(0, 500), ROWS, min_size=1, max_size=5)
 
 
 def shard_of(x: np.ndarray, y: np.ndarray | None = None, preprocessing: Preprocessing = SHARED) -> Shard:
@@ -32,11 +34,11 @@ def site(x: np.ndarray) -> SiteNumbers:
     return numbers_of(FORM, shard_of(x))
 
 
-@given(SITES, st.randoms(use_true_random=False))
-def test_the_order_of_sites_changes_no_bit(rows, rng):
+@given(SITES, st.integers(0, 1000))
+def test_the_order_of_sites_changes_no_bit(rows, seed):
     sites = [(peer, site(x)) for peer, x in rows.items()]
     one = AllSites.of(dict(sites))
-    rng.shuffle(sites)
+    random.Random(seed).shuffle(sites)
     other = AllSites.of(dict(sites))
     assert one.digest == other.digest
     assert one.mean.tobytes() == other.mean.tobytes()

@@ -19,6 +19,7 @@ from peer.learning.learner import TorchLearner
 from peer.tasks.preprocessing import SHARED, Preprocessing, Shared
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
+from peer.tasks.training_data import training_data
 from peer.view.models.saved import SavedModel
 
 SHIFTS = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, -6.0], [6.0, -6.0]])
@@ -174,12 +175,33 @@ def test_another_word_is_refused() -> None:
         peer.simulate(graph_of(rounds=1), Typo(), progress=False)
 
 
-def test_until_the_agreement_a_learner_is_tried_with_its_own_numbers_and_keeps_the_raw_values_in_full() -> None:
-    class Times(Sites):
-        def load_shard(self, peer_id: int) -> Shard:
-            shard = super().load_shard(peer_id)
-            return replace(shard, train_x=1.7e9 + 1e4 * shard.train_x, test_x=1.7e9 + 1e4 * shard.test_x)
+class Times(Sites):
+    """Inputs that float32 cannot tell apart from adjacent ones."""
 
+    def load_shard(self, peer_id: int) -> Shard:
+        shard = super().load_shard(peer_id)
+        return replace(shard, train_x=1.7e9 + 1e4 * shard.train_x, test_x=1.7e9 + 1e4 * shard.test_x)
+
+
+def test_samples_held_out_for_validation_are_raw_in_full_too() -> None:
+    data = training_data(Times(), 0, graph_of(algorithm="dpfl", options={"budget": 2}).manifest)
+    assert data.train_x.dtype == data.val_x.dtype == np.float64
+    assert len(data.train_x) < ROWS
+
+
+def test_data_that_are_no_shard_are_refused() -> None:
+    class Loaders(Sites):
+        def load_data(self, peer_id: int) -> object:
+            return {"train": [], "test": []}
+
+        def train(self, model: nn.Module, data: object, budget: object) -> None:
+            raise NotImplementedError
+
+    with pytest.raises(TaskError, match="load_data: expected a Shard from load_shard for shared scaling, got a dict"):
+        TorchLearner(Loaders(), {"train": [], "test": []})
+
+
+def test_until_the_agreement_a_learner_is_tried_with_its_own_numbers_and_keeps_the_raw_values_in_full() -> None:
     learners = [TorchLearner(Times(), Times().load_shard(i)) for i in range(2)]
     assert all(abs(learner.shard.train_x.mean(0)[:2]).max() < 0.01 for learner in learners)
     assert learners[0].shard.preprocessing is not None and learners[0].shard.preprocessing.is_pending

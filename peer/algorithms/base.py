@@ -87,6 +87,11 @@ class Algorithm(Generic[OptionsT, StateT]):
         self.degree = graph.degree(peer_id)
         self.final_epochs = self.in_run(manifest).final_epochs
 
+    @property
+    def hides_samples(self) -> bool:
+        """Whether neighbors must learn nothing exact of this peer's samples (differential privacy): no."""
+        return False
+
     @classmethod
     def exchanges(cls, manifest: Manifest) -> bool:
         """Return whether peers exchange models: yes. Without, a round has no step, and keys of the exchange have no effect."""

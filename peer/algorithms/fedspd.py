@@ -108,6 +108,11 @@ class FedSpd(FedSpdDecisions):
         models = self.slots if self.phase(0) == "all" else 1
         return [privacy.statement(self.manifest.rounds, models, self.options.noisy_self)]
 
+    @property
+    @override
+    def hides_samples(self) -> bool:
+        return self.options.dp_epsilon is not None
+
     def _privacy(self, workspace: Workspace[FedSpdState]) -> Privacy | None:
         o = self.options
         if (

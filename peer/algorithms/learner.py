@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from peer.core.averaging import Vector
+from peer.core.messages import Numbers
 from peer.core.schema import Schema
 
 Part = Literal["train", "validation", "test"]
@@ -182,6 +183,23 @@ def training_fields(done: Sequence[TrainStats]) -> Fields:
 def _mean_of_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
+
+
+class SharedScaling(Protocol):
+    """A peer's part in the agreement of all sites on the scaling of inputs, before the first round."""
+
+    @property
+    def numbers(self) -> Numbers:
+        """Those of this site, which every peer gets."""
+
+    def problem(self, numbers: Numbers) -> str:
+        """Return why numbers cannot be those of a site, "" if they can."""
+
+    def agree(self, numbers: Mapping[int, Numbers]) -> Fields:
+        """Take the numbers of all sites, by peer id; return the fields of a history line, with ``digest`` and ``samples``."""
+
+    def apply(self) -> None:
+        """Scale the inputs by what was agreed; called before each work, and does something once."""
 
 
 class Learner(Protocol):

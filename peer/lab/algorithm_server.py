@@ -24,9 +24,9 @@ from peer.algorithms.dfedavg import DFedAvg
 from peer.algorithms.registry import algorithm_named
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, accumulate, fold
-from peer.lab.network import SimulatedPeer, VirtualNetwork
+from peer.lab.network import SimulatedPeer
 from peer.lab.server_keys import READ, refuse_unread
-from peer.lab.simulated import OnRound, SimulatedSettings, simulated_peers, write_run
+from peer.lab.simulated import OnRound, SimulatedSettings, clients_of_a_server, write_run
 from peer.zoo.algorithms import cluster_count
 from peer.zoo.algorithms.apfl import Apfl
 from peer.zoo.algorithms.cgpfl import Cgpfl
@@ -60,7 +60,7 @@ class AlgorithmServer(Generic[AlgorithmT, StateT]):
 
     def __init__(self, graph: Graph, options: AlgorithmServerOptions, settings: SimulatedSettings) -> None:
         self.manifest, self.options = graph.manifest, options
-        self.clients = simulated_peers(graph, settings, VirtualNetwork())
+        self.clients = clients_of_a_server(graph, settings)
         hosts = [client.host for client in self.clients.values()]
         self.workspaces = [cast("Workspace[StateT]", host.workspace) for host in hosts]
         self.algorithms = [cast("AlgorithmT", host.algorithm) for host in hosts]

@@ -162,7 +162,7 @@ def _with_state(
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
     kept = algorithm.held + bool(learner.count("validation"))  # the model of the best round beside them
     require_memory(kept, learner.schema.size)
-    host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic)
+    host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic, scaling=learner.scaling)
     write_best(host, directory, host.workspace.best)  # of the checkpoint; rounds after it are undone
     host.workspace.delivered = DeliveredFile(directory.root)
     notes = list(problems_of(graph, peer_id, host.state.model_bytes, settings.upload_limit, settings.download_limit))

@@ -53,6 +53,7 @@ Time = Annotated[str, AfterValidator(_iso)]
 PeerId = Annotated[int, Field(ge=0, le=ID_MAX)]
 PeerIds = Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 Small = Annotated[int, Field(ge=0, le=2**53)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Metrics = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
@@ -374,8 +375,34 @@ class CaughtUpLine(Line, total=False):
     to_round: Annotated[Count | None, Entry("the round with which it continues")]
 
 
+class ScalingLine(Line, total=False):
+    """The numbers of all sites on which the peers have agreed, with shared scaling; once in each incarnation."""
+
+    kind: Required[Literal["scaling"]]
+    digest: Annotated[Required[Text], Entry("SHA-256 of the numbers of all sites; equal at all peers")]
+    samples: Annotated[
+        Required[Annotated[dict[PeerKey, Count], Field(max_length=ENTRIES_MAX)]],
+        Entry("of the training set of each peer, by id"),
+    ]
+    classes: Annotated[
+        dict[PeerKey, list[Count]] | None,
+        Entry("samples of each class in it, where each sample has one of known classes"),
+    ]
+    columns: Annotated[list[Text] | None, Entry("names of the features, of a table")]
+    mean: Annotated[list[Number] | None, Entry("of each feature over all sites")]
+    deviation: Annotated[list[Number] | None, Entry("of each feature over all sites; 0: it is constant")]
+
+
 HistoryLine = (
-    StartLine | RoundLine | NeighborLine | RefusedLine | CheckpointLine | CaughtUpLine | LeaveLine | EndLine
+    StartLine
+    | ScalingLine
+    | RoundLine
+    | NeighborLine
+    | RefusedLine
+    | CheckpointLine
+    | CaughtUpLine
+    | LeaveLine
+    | EndLine
 )  # distinguished by ``kind``
 KINDS: Mapping[str, type] = {get_args(get_type_hints(each)["kind"])[0]: each for each in get_args(HistoryLine)}
 
@@ -428,7 +455,6 @@ class Summary(TypedDict, total=False):
 
 # ---- the status ---------------------------------------------------------------------------------------------------------
 
-PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 

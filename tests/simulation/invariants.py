@@ -52,7 +52,7 @@ from peer.core.averaging import Vector, fold
 from peer.core.encoding import DELTAS
 from peer.core.liveness import NeighborState
 from peer.core.lockstep import Lockstep
-from peer.core.messages import ModelHeader, Numbers, Pass, PushReply
+from peer.core.messages import ModelHeader, Numbers, Pass, PushReply, Statistics
 from peer.core.model_store import SnapshotKey
 from peer.core.model_tests import REASONS
 from peer.core.stages import EXCHANGE, Stage
@@ -124,6 +124,11 @@ class Checker:
         ] = {}  # of the last time that the last round closed
         self.tests: dict[int, list[dict[str, Any]]] = {}
         self.told: dict[tuple[int, int, int], set[Numbers]] = defaultdict(set)  # by sender, round and step
+        self.scalings: list[dict[str, Any]] = []  # the line of each process that knows the numbers of all sites
+        self.statistics: list[Numbers] = []  # each message of them
+        self.began: dict[int, float] = {}  # when each peer first began a round
+        self.ends: dict[int, str] = {}  # how the last process of each peer ended
+        self.logged: list[tuple[str, str]] = []  # level and text
         self.selections = Selections(self) if world.manifest.algorithm == "fedspd" else None
 
     def mark(self, name: str) -> None:
@@ -170,9 +175,14 @@ class Checker:
         """A process is gone."""
         self.world.ended(process)
         del self.shadows[process]
-        gave_up = process.ended_as == "alone" and self.world.manifest.start.wait_for in ("never_alone", "everyone")
+        self.ends[process.peer_id] = process.ended_as
+        sites = process.engine.state.sites
+        wait_for = self.world.manifest.start.wait_for
+        gave_up = process.ended_as == "alone" and (
+            wait_for in ("never_alone", "everyone") or (sites is not None and bool(sites.missing))
+        )
         gave_up &= process.engine.round_index < self.world.manifest.rounds
-        if gave_up and self.world.manifest.start.wait_for == "everyone":
+        if gave_up and wait_for == "everyone":
             self.mark("not started without everyone")
         if process.ended_as in ("completed", "alone") and not gave_up:
             self.final[process.peer_id] = [
@@ -228,6 +238,7 @@ class Checker:
                 self.require(not back, "I7", f"{process.peer_id} sees {n} go back to round {neighbor.round_index}")
                 seen[n] = now
         self._limits(process)
+        self._note_start(process, effects)
         if self.selections:
             self.selections.after(process, event, effects)
         if isinstance(event, ev.Tick):
@@ -252,6 +263,13 @@ class Checker:
                 n for n, each in state.neighbors.items() if not (each.liveness.is_live or state.has_finished(each))
             ]
             self.require(not absent, "I15", f"{process.peer_id} begins without {absent}")
+
+    def _note_start(self, process: Process, effects: list[do.Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, do.SendControl) and isinstance(effect.message, Statistics):
+                self.statistics.append(effect.message.numbers)
+            if isinstance(effect, do.Work):
+                self.began.setdefault(process.peer_id, self.world.now)
 
     def _limits(self, process: Process) -> None:
         most_open, offered = LIMITS.streams_per_neighbor, process.engine.state.arrivals.offered
@@ -297,6 +315,11 @@ class Checker:
         world = self.world
         if kind != "round":
             self.mark(f"record neighbor {fields['state']}" if kind == "neighbor" else f"record {kind}")
+            if kind == "scaling":
+                self.scalings.append(fields)
+                self.require(
+                    fields["digest"] == self.scalings[0]["digest"], "S1", "two peers agreed on different numbers"
+                )
             if kind == "caught_up":
                 self._skips_to_a_real_round(process, fields)
             if kind == "end":

@@ -334,9 +334,15 @@ class SavedModel:
         """Return how raw samples become inputs: from the metadata, else from the user's task; None if not declared."""
         if "preprocessing" in self.metadata:
             try:
-                return Preprocessing.from_json(self.metadata["preprocessing"])
+                found = Preprocessing.from_json(self.metadata["preprocessing"])
             except TaskError as error:
                 raise StorageError(f"{self.path}: metadata: {error}. Give a finished run's file.") from error
+            if found.is_pending:
+                raise StorageError(
+                    f"{self.path}: expected mean and deviation of all sites, got a model of a peer that ended before the "
+                    "peers had agreed on them. Give a finished run's file."
+                )
+            return found
         return None if source_named(manifest.task) is not None else load_task(manifest, 1).preprocessing
 
     def read_inputs(self, manifest: Manifest, path: Path, *, preprocessed: bool) -> PredictionInputs:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from peer.algorithms.base import Algorithm as Algorithm
     from peer.algorithms.base import OptionsT as OptionsT
     from peer.algorithms.base import StateT as StateT
+    from peer.algorithms.learner import Ability as Ability
     from peer.algorithms.learner import Fields as Fields
+    from peer.algorithms.learner import Follow as Follow
     from peer.algorithms.learner import Learner as Learner
     from peer.algorithms.learner import TrainingPlan as TrainingPlan
     from peer.algorithms.learner import TrainStats as TrainStats

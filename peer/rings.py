@@ -53,8 +53,10 @@ NAMES = {
     "simulate": "peer.lab.simulation",
     "watch": "peer.view.api.watching",
     # what a subclass of `Algorithm` takes and returns
+    "Ability": "peer.algorithms.learner",
     "AlgorithmState": "peer.core.decisions",
     "Fields": "peer.algorithms.learner",
+    "Follow": "peer.algorithms.learner",
     "Learner": "peer.algorithms.learner",
     "ModelHeader": "peer.core.messages",
     "NO_NUMBERS": "peer.core.messages",

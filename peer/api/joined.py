@@ -78,7 +78,7 @@ class Joined(DeclaredMetric):
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.aborted = False
         self._samples, self._evaluate, self._losses, self.keep = samples, evaluate, losses, keep
-        self._rounds, self._pristine = 0, {name: packed(thing.state_dict()) for name, thing in keep.items()}
+        self._pristine = {name: packed(thing.state_dict()) for name, thing in keep.items()}
         self._given, pristine = False, copy.deepcopy(model)
         self._make = make_model or (lambda: copy.deepcopy(pristine))
         if losses is not None:
@@ -124,10 +124,8 @@ class Joined(DeclaredMetric):
 
         An algorithm may train several models, each with its own state; after a restore of the models nothing is kept.
         """
-        before, first = budget.kept, not self._rounds
-        self._rounds += 1
         for name, thing in self.keep.items():
-            if not first and name not in before:
+            if name not in budget.kept:
                 thing.load_state_dict(unpacked(self._pristine[name]))
             budget.keep(name, lambda thing=thing: thing)  # type: ignore[misc]
 
@@ -246,7 +244,7 @@ class Federation:
     def _leave(self) -> None:
         """Let the peer leave, and wait for its end; Ctrl-C meanwhile stops it at once."""
         self._task.aborted = True
-        self._ask(lambda: self._running and self._running.cancel())
+        self._ask(self._leave_now)
         self._finish_present()
         while True:
             try:
@@ -257,6 +255,12 @@ class Federation:
             except KeyboardInterrupt:
                 self._ask(self._stop)
         self._thread.join()
+
+    def _leave_now(self) -> None:
+        if self._world is not None and not self._options["when"]:
+            self._world.leave()
+        elif self._running is not None:  # it is not ready yet, or would come back in its next window
+            self._running.cancel()
 
     def _stop(self) -> None:
         if self._world is not None:

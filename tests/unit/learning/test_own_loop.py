@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import peer
 from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.algorithms.registry import algorithms
 from peer.tasks import Budget, Shard, Task, Trained
 
 FEATURES, CLASSES, SAMPLES = 4, 3, 24
@@ -183,3 +187,18 @@ def test_an_algorithm_without_what_it_needs_is_refused_with_those_that_work(tmp_
     assert "losses" in str(told.value) and "fedem" not in str(told.value)
     with pytest.raises(ConfigError, match="'apfl', which needs single steps on batches"):
         models_of(Same(), tmp_path, "own", algorithm="apfl")
+
+
+def test_the_table_of_the_page_says_what_the_algorithms_need() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "your-own-loop.md").read_text()
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
+    said: dict[str, frozenset[str]] = {}
+    for names, asked in rows:
+        words = {"losses(": "losses", "subset(": "subset", "outputs": "outputs", "single steps": "batches"}
+        for name in re.findall(r"`(\w+)`", names.split(" with ")[0]):
+            said.setdefault(name, frozenset(ability for word, ability in words.items() if word in asked))
+    assert said.keys() == algorithms().keys()
+    for name, kind in algorithms().items():
+        asked = kind.needs(Manifest(algorithm=name, rounds=60, clusters=2))
+        strongest = {"batches"} & asked or {"outputs"} & asked or {"subset"} & asked or asked
+        assert said[name] == strongest, name

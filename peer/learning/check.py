@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -227,6 +228,7 @@ class _Guarded(Task):
                 raise TaskError(f"make_model: expected a shape of {name}, got none. Give sizes, as in nn.Linear(8, 3).")
         forward = model.forward
 
+        @functools.wraps(forward)  # a Trainer looks at its arguments
         def guarded(*inputs: Any, **named: Any) -> Any:
             try:
                 return forward(*inputs, **named)

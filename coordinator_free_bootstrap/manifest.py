@@ -54,12 +54,14 @@ class InRun:
     Attributes:
         run: all keys.
         own_task: whether the task is a user's, which makes its own model and data.
+        own_loop: whether it trains in its own loop, as far as that is known here.
         algorithm: facts of the algorithm; the defaults where it is not known here.
         options: the options of the algorithm; None where it is not known here.
     """
 
     run: Manifest
     own_task: bool = False
+    own_loop: bool = False
     algorithm: AlgorithmFacts = AlgorithmFacts()
     options: Any = None
 
@@ -86,6 +88,7 @@ OF_EXCHANGE = EffectiveWhen(
 )
 OF_FINAL = EffectiveWhen(lambda r: r.final_epochs > 0, "the run has no final phase: run.final.epochs is 0")
 OF_FINAL_RATE = EffectiveWhen(lambda r: r.algorithm.tunes or r.final_epochs > 0, OF_FINAL.why_not)
+OF_BUILTIN_LOOP = EffectiveWhen(lambda r: not r.own_loop, lambda r: f"task {r.run.task!r} trains in its own loop")
 OF_ROUNDS = EffectiveWhen(lambda r: r.run.rounds > 1, "run.rounds is 1")
 
 
@@ -265,18 +268,20 @@ class Manifest(_Section):
     )
     local_unit: Annotated[
         Literal["epoch", "step"],
-        EffectiveWhen(lambda r: r.run.step_samples != "all", "an epoch is one step where run.batch_size is all"),
+        EffectiveWhen(
+            lambda r: r.run.step_samples != "all" or r.own_loop, "an epoch is one step where run.batch_size is all"
+        ),
     ] = Field(
         "epoch",
         description="what local_epochs counts; with steps a peer with more samples does not train longer; seeds, tuning and the "
         "final phase count epochs",
     )
-    batch_size: BatchSize = Field(
+    batch_size: Annotated[BatchSize, OF_BUILTIN_LOOP] = Field(
         100,
         description="samples per optimizer step; all: an epoch is one step on all samples; [128, 16]: 128, of which the model "
         "gets 16 at a time, in the memory of 16",
     )
-    optimizer: Literal["sgd", "adam", "adamw"] = Field(
+    optimizer: Annotated[Literal["sgd", "adam", "adamw"], OF_BUILTIN_LOOP] = Field(
         "sgd", description="optimizer of the local training; adamw is adam with decoupled weight decay"
     )
     learning_rate: float = Field(0.1, gt=0, description="eta: step size of the optimizer")
@@ -292,21 +297,26 @@ class Manifest(_Section):
         "warm_up=10, first rounds in which it rises",
     )
     momentum: Annotated[
-        float, EffectiveWhen(lambda r: r.run.optimizer == "sgd", lambda r: f"run.optimizer is {r.run.optimizer}")
+        float,
+        EffectiveWhen(lambda r: r.run.optimizer == "sgd", lambda r: f"run.optimizer is {r.run.optimizer}"),
+        OF_BUILTIN_LOOP,
     ] = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     optimizer_state: Annotated[
         Literal["reset", "keep"],
         EffectiveWhen(
             lambda r: r.run.optimizer != "sgd" or r.run.momentum != 0, "run.optimizer is sgd and run.momentum is 0"
         ),
+        OF_BUILTIN_LOOP,
     ] = Field(
         "reset",
         description="momentum buffers and the like at the start of a round: zero, or as the round before left them",
     )
-    gradient_clip: float | None = Field(
+    gradient_clip: Annotated[float | None, OF_BUILTIN_LOOP] = Field(
         None, gt=0, description="largest norm of a step's gradient; a longer one is scaled"
     )
-    weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer; with adamw decoupled")
+    weight_decay: Annotated[float, OF_BUILTIN_LOOP] = Field(
+        0.0, ge=0, description="weight decay of the optimizer; with adamw decoupled"
+    )
     evaluate_every: Annotated[int, OF_ROUNDS] = Field(
         1, ge=1, description="rounds between evaluations; the last round is always evaluated"
     )

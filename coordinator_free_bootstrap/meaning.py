@@ -236,6 +236,7 @@ def goal(text: str) -> str:
     values = _values(text) or {}
     kind, form, classes, column = (values.get(name) for name in ("kind", "targets", "classes", "target"))
     words = str(form) if kind == "regression" and form != "regression []" else str(kind)
+    words = "by an own loop" if form is None else words
     words += "" if column is None else f" of {_shown(column)}"
     if isinstance(classes, list):
         words += f" with {counted(len(classes), 'class')} {_shown(classes)}"

@@ -31,7 +31,7 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import AlgorithmFacts, InRun, Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen, NoOptions, parsed
 from coordinator_free_bootstrap.seeds import derive_seed
-from peer.algorithms.learner import Fields, Learner, measured, training_fields
+from peer.algorithms.learner import Ability, Fields, Learner, measured, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer
@@ -138,6 +138,11 @@ class Algorithm(Generic[OptionsT, StateT]):
     def private_count(cls, manifest: Manifest) -> int:
         """Return how many more models a peer holds that never leave it: none."""
         return 0
+
+    @classmethod
+    def needs(cls, manifest: Manifest) -> frozenset[Ability]:
+        """Return what it asks of a learner beyond training and evaluation: nothing. A task without it is refused at the start."""
+        return frozenset()
 
     @property
     def held(self) -> int:

@@ -21,11 +21,12 @@ import numpy as np
 from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import division, labels, mixture, sketches
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions, FedSpdState
-from peer.algorithms.learner import Fields, Learner, measured, training_fields
+from peer.algorithms.learner import Ability, Fields, Learner, measured, training_fields
 from peer.algorithms.personalize import confident_predictions, mixed_predictions, weighted_sum
 from peer.algorithms.privacy import Privacy
 from peer.algorithms.workspace import Workspace
@@ -43,6 +44,13 @@ class FedSpd(FedSpdDecisions):
     keys: ClassVar = {"optimizer_state": EffectiveWhen.never("algorithm fedspd resets the optimizer in each round")}
 
     # ---- the start --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    @override
+    def needs(cls, manifest: Manifest) -> frozenset[Ability]:
+        """Return losses of samples and training on those of a cluster; outputs where predictions are combined."""
+        needed: frozenset[Ability] = frozenset({"losses", "subset"})
+        return needed if cls.parse_options(manifest).personalize == "average" else needed | {"outputs"}
 
     @override
     def begin(self, workspace: Workspace[FedSpdState]) -> FedSpdState:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,22 @@ Unit = Literal["epoch", "step"]
 StepSamples: TypeAlias = int | Literal["all"]  # samples of a step
 
 
+# What a learner can do beyond training, `count`, `mean_loss` of a part with targets, and `evaluate`:
+#   batches   train on batches that the algorithm chooses, with weights of samples: the built-in loop
+#   subset    train on some of the samples
+#   losses    the loss of each training sample
+#   outputs   outputs for the samples of a part, and losses of mixed ones
+Ability = Literal["batches", "subset", "losses", "outputs"]
+ABILITIES: tuple[Ability, ...] = get_args(Ability)
+
+
+class Follow(NamedTuple):
+    """After each ``steps`` optimizer steps the center moves by ``rate`` of the way to the model."""
+
+    steps: int
+    rate: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingPlan:
     """One local training: how long, on which samples, and by which steps.
@@ -31,12 +47,14 @@ class TrainingPlan:
         epochs: passes over the samples; or steps, by ``unit``.
         seed: of shuffling and dropout.
         learning_rate: constant during the training.
+        round_index: of the run, for an own loop.
         momentum: of SGD, with dampening 0; the buffer starts at 0, unless ``optimizer_state`` has one.
         weight_decay: added to the gradient; with adamw the parameters shrink by rate times it; as in torch.
         indices: int64 [m], the samples to train on; None: all.
         sample_weights: float32 [n], of all training samples; the objective is sum(w * loss) / batch size
             (FedEM, Marfoq et al. 2021, arXiv:2108.10252).
         proximal: (center float32 [d], strength): adds strength * (theta - center) to the gradient of parameters.
+        follow: how the center moves meanwhile; only where `Learner.abilities` lacks "batches".
         unit: "epoch" or "step".
         optimizer: used if the task has none.
         batch_size: samples of a step; "all": of all samples, in their order (one gradient, as the code of IFCA,
@@ -47,16 +65,19 @@ class TrainingPlan:
         optimizer_state: of an earlier training, {} for none; given, the statistics have that of this training's end. None: a
             fresh optimizer, whose state is not kept.
         should_stop: called before each step; true ends the training with the steps done.
+        trial: an own loop is ended after this many steps, whatever it would do; 0: it is none.
     """
 
     epochs: int
     seed: int
     learning_rate: float
+    round_index: int = 0
     momentum: float = 0.0
     weight_decay: float = 0.0
     indices: npt.NDArray[np.int64] | None = None
     sample_weights: npt.NDArray[np.float32] | None = None
     proximal: tuple[Vector, float] | None = None
+    follow: Follow | None = None
     unit: Unit = "epoch"
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     batch_size: StepSamples | None = None
@@ -64,6 +85,7 @@ class TrainingPlan:
     only: frozenset[str] | None = None
     optimizer_state: Mapping[str, Vector] | None = None
     should_stop: Callable[[], bool] | None = None
+    trial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +98,8 @@ class TrainStats:
     stopped: bool = False  # whether should_stop ended it
     optimizer_state: dict[str, Vector] | None = None  # if asked for: each value flat, for all trained parameters
     metric: float | None = None  # mean score of the same outputs; None if the task needs all at once
+    numbers: Mapping[str, float | None] = field(default_factory=dict)  # an own loop's, by name
+    center: Vector | None = None  # of the proximal term at the end, in an own loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +107,7 @@ class Evaluation:
     """Metric and loss of a model on one part of the shard."""
 
     metric: float  # value of the task's metric
-    loss: float
+    loss: float | None  # None: the task's own `evaluate` returns none
     samples: int
     metric_name: str = "accuracy"
     more: Mapping[str, float] = field(default_factory=dict)  # the task's other metrics, by name
@@ -92,7 +116,8 @@ class Evaluation:
 def measured(result: Evaluation) -> Fields:
     """Return an evaluation as fields of a history line; ``metrics`` only where the task has more than one."""
     more = {"metrics": dict(result.more)} if result.more else {}
-    return {"metric_value": result.metric, "loss": result.loss, **more}
+    loss = {} if result.loss is None else {"loss": result.loss}
+    return {"metric_value": result.metric, **loss, **more}
 
 
 def training_fields(done: Sequence[TrainStats]) -> Fields:
@@ -100,8 +125,16 @@ def training_fields(done: Sequence[TrainStats]) -> Fields:
     if not done:
         return {}
     metrics = [stats.metric for stats in done if stats.metric is not None]
-    fields = {"train_loss": float(np.mean([stats.loss for stats in done]))}
+    fields: Fields = {"train_loss": float(np.mean([stats.loss for stats in done]))}
+    names = dict.fromkeys(name for stats in done for name in stats.numbers)
+    numbers = {name: _mean_of_known([stats.numbers.get(name) for stats in done]) for name in names}
+    fields |= {"train_numbers": numbers} if numbers else {}
     return fields | ({"metric_train": float(np.mean(metrics))} if metrics else {})
+
+
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 class Learner(Protocol):
@@ -110,6 +143,10 @@ class Learner(Protocol):
     @property
     def schema(self) -> Schema:
         """Names, shapes and roles of a model vector."""
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """What it can do beyond training, evaluation and counts."""
 
     @property
     def frozen_digest(self) -> str:

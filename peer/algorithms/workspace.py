@@ -78,6 +78,7 @@ class Workspace(Generic[StateT_co]):
             epochs=m.local_epochs,
             seed=seed,
             learning_rate=self.learning_rate,
+            round_index=self.round_index,
             momentum=m.momentum,
             weight_decay=m.weight_decay,
             optimizer=m.optimizer,
@@ -95,9 +96,10 @@ class Workspace(Generic[StateT_co]):
         """Train a copy of a model.
 
         ``memory`` names what is trained. With ``run.optimizer_state = "keep"`` the optimizer of that name continues where its
-        last training ended; its state is in ``optimizers``, and so in checkpoints. "" is a fresh optimizer.
+        last training ended, and always what an own loop keeps; the state is in ``optimizers``, and so in checkpoints. "" is a
+        fresh optimizer.
         """
-        if not memory or self.manifest.optimizer_state != "keep":
+        if not memory or (self.manifest.optimizer_state != "keep" and "batches" in self.learner.abilities):
             return self.learner.train(theta, plan)
         prefix = f"{memory}/"
         kept = {name[len(prefix) :]: array for name, array in self.optimizers.items() if name.startswith(prefix)}

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from coordinator_free_bootstrap import Compared, Graph, canonical_json, digest
 from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.meaning import with_algorithm
 from coordinator_free_bootstrap.user_file import digest_of_code
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import Learner
-from peer.algorithms.registry import algorithm_for
+from peer.algorithms.learner import ABILITIES, Ability, Learner
+from peer.algorithms.registry import algorithm_for, algorithms
 from peer.algorithms.saved_state import restored
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
@@ -78,6 +79,7 @@ def build_host(
     model_format = ModelFormat(algorithm.travelling(learner.schema), manifest.encoding)
     _check_model_size(algorithm, model_format)
     _check_kept_memory(algorithm, model_format.schema)
+    check_abilities(algorithm, learner)
     first = initial or InitialModels.of(algorithm, learner)
     slots = [checkpoint.arrays[f"slot/{i}"] for i in range(algorithm.held)] if checkpoint else list(first.models)
     store = ModelStore(
@@ -130,6 +132,53 @@ def build_host(
         clock,
         {int(slot): model for slot, model in published.items()},
     )
+
+
+def check_abilities(algorithm: Algorithm, learner: Learner) -> None:
+    """Check that a task with an own loop offers what an algorithm asks of it.
+
+    Raises:
+        ConfigError: something is missing; the message has the methods that give it, and the algorithms that work without.
+    """
+    manifest, able = algorithm.manifest, learner.abilities
+    needed = algorithm.needs(manifest)
+    if algorithm.final_epochs and manifest.final.guard and not learner.count("validation"):
+        needed |= {"losses", "subset"}
+    if missing := [ability for ability in ABILITIES if ability in needed - able]:
+        works = [name for name, kind in sorted(algorithms().items()) if _works(kind, manifest, able)]
+        raise ConfigError(
+            ConfigProblem(
+                "run.algorithm",
+                f"one for which task {manifest.task!r} has all that it asks: {', '.join(works)}",
+                f"{algorithm.name!r}, which needs {' and '.join(_NEEDED[ability] for ability in missing)}",
+                " ".join(dict.fromkeys(_GIVEN_BY[ability] for ability in missing)),
+            )
+        )
+
+
+_NEEDED: dict[Ability, str] = {
+    "batches": "single steps on batches that it chooses",
+    "subset": "training on some of the samples",
+    "losses": "the loss of each training sample",
+    "outputs": "the model's outputs for the samples",
+}
+_LOADERS = (
+    "data sets or loaders by part from load_data, {'train': ..., 'test': ...}, whose batches are (inputs, targets)"
+)
+_GIVEN_BY: dict[Ability, str] = {
+    "batches": "An own train cannot give them; without it, the built-in loop trains.",
+    "subset": f"The task gives it by subset, or by {_LOADERS}.",
+    "losses": f"The task gives it by losses, or by {_LOADERS}.",
+    "outputs": f"The task gives them by {_LOADERS}.",
+}
+
+
+def _works(kind: type[Algorithm], manifest: Manifest, able: frozenset[Ability]) -> bool:
+    """Return whether an algorithm with its default options asks for no more than a learner can do."""
+    try:
+        return kind.needs(manifest.model_copy(update={"options": {}})) <= able
+    except ConfigError:
+        return False
 
 
 def _check_model_size(algorithm: Algorithm, model_format: ModelFormat) -> None:

@@ -36,7 +36,7 @@ from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
 from peer.tasks.sources import source_named
 from peer.tasks.task import Task
-from peer.tasks.training_shard import training_shard
+from peer.tasks.training_data import training_data
 
 OnRound = Callable[[int, float | None], None]
 
@@ -184,9 +184,9 @@ def simulated_peers(
     memory: FlatModule | None = None
     common: InitialModels | None = None
     for peer_id in graph.ids:
-        shard = training_shard(task, peer_id, manifest)
+        data = training_data(task, peer_id, manifest)
         learner = TorchLearner(
-            task, shard, device=device, batch_size=manifest.batch_size, model=memory, amp=settings.amp is not None
+            task, data, device=device, batch_size=manifest.batch_size, model=memory, amp=settings.amp is not None
         )
         if memory is None and source_named(manifest.task) is None:
             try_learner(learner, manifest.learning_rate)

@@ -53,9 +53,9 @@ class TrainRequest:
         Forward may change statistics of normalizing layers only: other changes would be lost in a stack.
         """
         learner = self.learner
-        if learner.amp or not learner.samples().stackable or not learner.model.only_norm_statistics:
+        if "batches" not in learner.abilities or learner.amp or not learner.model.only_norm_statistics:
             return False
-        if learner.at_a_time is not None:
+        if not learner.samples().stackable or learner.at_a_time is not None:
             return False
         plan = self.plan
         if any(setting is not None for setting in (plan.gradient_clip, plan.only, plan.optimizer_state)):

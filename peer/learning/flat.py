@@ -89,6 +89,11 @@ class FlatModule:
         positive = variances(self.module)
         self.variances = [where for spec, where in self.schema.slices() if spec.name in positive]
 
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self._flat.device
+
     @cached_property
     def frozen_digest(self) -> str:
         """`peer.learning.frozen.frozen_digest` of what is not in the vector, as it is at the first call."""

@@ -8,7 +8,7 @@ from coordinator_free_bootstrap import Graph
 from peer.core.encoding import payload_size
 from peer.learning.learner import TorchLearner
 from peer.tasks.loading import load_task
-from peer.tasks.user_code import shard_of
+from peer.tasks.user_code import data_of
 
 
 def model_bytes(
@@ -27,5 +27,5 @@ def model_bytes(
     """
     manifest, peer_id = graph.manifest, graph.ids[0] if peer_id is None else peer_id
     task = load_task(manifest, len(graph.nodes), data_root=data_root, shard_path=shard)
-    learner = TorchLearner(task, shard_of(task, peer_id), batch_size=manifest.batch_size)
+    learner = TorchLearner(task, data_of(task, peer_id), batch_size=manifest.batch_size)
     return payload_size(learner.schema, manifest.encoding)

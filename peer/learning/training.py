@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +16,11 @@ from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms.learner import StepSamples, TrainingPlan, TrainStats
 from peer.core.averaging import Vector
 from peer.learning.bench import Bench
+from peer.learning.datasets import subset_of
 from peer.learning.flat import seeded
 from peer.learning.optimizer_state import restore, state_of
+from peer.learning.own_loop import OwnLoop
+from peer.learning.pull import pull
 from peer.learning.sgd import SGD, Optimizer
 from peer.tasks.process_settings import users_settings
 from peer.tasks.user_code import user_code
@@ -29,6 +33,9 @@ class Training(Bench):
 
     def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, TrainStats]:
         """Train a copy of ``theta``, float32 [d], on the training set; return it, a new float32 [d], and its statistics."""
+        if "train" in self.task.own:
+            loop = OwnLoop(self.task, self.model, amp=self.amp)
+            return loop.train(theta, plan, *self._chosen(plan))
         model = self.model
         model.load(theta)
         model.reset_integers()
@@ -54,6 +61,25 @@ class Training(Bench):
         kept = None if plan.optimizer_state is None else state_of(step.optimizer, trained)
         metric = float(step.score_sum) / step.samples if step.samples and step.score is not None else None
         return model.store(), TrainStats(loss, step.samples, step.steps, stopped, kept, metric)
+
+    def _chosen(self, plan: TrainingPlan) -> tuple[Any, int]:
+        """Return the data for an own loop, and their number of samples.
+
+        Weights of samples become a draw with replacement by these weights, so that a step's gradient is that of the weighted
+        losses in expectation, up to a factor for which `OwnLoop` scales it.
+        """
+        indices = plan.indices
+        if plan.sample_weights is not None:
+            indices = drawn_by(plan.sample_weights, generator(plan.seed, "resample"))
+        if indices is None:
+            return self.data, self.count()
+        if "subset" in self.task.own:
+            with user_code("subset"):
+                return self.task.subset(self.data, indices), len(indices)
+        if self.shard is not None:
+            return self.shard.training_on(indices), len(indices)
+        data: Any = self.data
+        return {**data, "train": subset_of(data["train"], indices)}, len(indices)
 
     def batches(self, plan: TrainingPlan) -> Batches:
         """Yield the samples of each step; every epoch has a new order, a function of the seed."""
@@ -157,14 +183,10 @@ class _Step:
             torch.autograd.backward(objective.mean() if len(parts) == 1 else objective.sum() / size)
             self.loss_sum += losses.detach().sum()
             del losses, objective  # so that a part is freed before the next one
-        if (
-            self.clip is not None
-            or self.center is not None
-            or isinstance(self.optimizer, torch.optim.Adam | torch.optim.AdamW)
-        ):
+        if self.clip is not None or isinstance(self.optimizer, torch.optim.Adam | torch.optim.AdamW):
             self._densify()
         if self.center is not None:
-            self._pull()
+            pull(self.parameters, self.center, self.strength)
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.optimizer.step()
@@ -181,16 +203,18 @@ class _Step:
         return losses, losses if self.weights is None else losses * self.weights[rows]
 
     def _densify(self) -> None:
-        """Make sparse gradients (of embeddings) dense: norms, pulls and Adam are not made for them in torch."""
+        """Make sparse gradients (of embeddings) dense: norms and Adam are not made for them in torch."""
         for parameter in self.parameters:
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.to_dense()
 
-    def _pull(self) -> None:
-        """Add strength * (theta - center) to the gradients (FedSoft, arXiv:2112.06053, Eq. 5 with its centers averaged)."""
-        with torch.no_grad():
-            for parameter, center in zip(self.parameters, self.center or (), strict=True):
-                if not parameter.requires_grad:
-                    continue
-                pull = (parameter - center).mul_(self.strength)
-                parameter.grad = pull if parameter.grad is None else parameter.grad.add_(pull)
+
+def drawn_by(weights: NDArray[np.float32], draw: np.random.Generator) -> NDArray[np.int64]:
+    """Return indices, int64 [n], drawn with replacement in proportion to weights, float32 [n], with the least variance.
+
+    Systematic resampling: index i is drawn floor or ceil of n w_i / sum(w) times.
+    """
+    total = np.cumsum(weights, dtype=np.float64)
+    points = (np.arange(len(weights)) + draw.random()) * (total[-1] / len(weights))
+    drawn: NDArray[np.int64] = np.minimum(np.searchsorted(total, points, side="right"), len(weights) - 1)
+    return drawn.astype(np.int64)

@@ -25,7 +25,7 @@ from peer.store.identity_files import IncarnationFile, StateLock
 from peer.store.state_dir import StateDir
 from peer.tasks.loading import load_task
 from peer.tasks.task import Task
-from peer.tasks.training_shard import training_shard
+from peer.tasks.training_data import training_data
 from peer.wire.proxy import HttpProxy
 
 if TYPE_CHECKING:
@@ -121,12 +121,12 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     )
     device = device_named(settings.options["device"])
     check_amp(settings.options["amp"], device)
-    shard = training_shard(task, peer_id, manifest)
-    preprocessing = shard.preprocessing or task.preprocessing
+    data = training_data(task, peer_id, manifest)
+    preprocessing = getattr(data, "preprocessing", None) or task.preprocessing
     if preprocessing is not None and preprocessing.reading is not None:
         log.info("data read as %s", preprocessing.reading)
     learner = TorchLearner(
-        task, shard, device=device, batch_size=manifest.batch_size, amp=settings.options["amp"] is not None
+        task, data, device=device, batch_size=manifest.batch_size, amp=settings.options["amp"] is not None
     )
     log.info("learns %s", goal(learner.meaning))
     if settings.check_task:

@@ -56,6 +56,7 @@ Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 Small = Annotated[int, Field(ge=0, le=2**53)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Metrics = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
+OwnNumbers = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
 Weights = Annotated[list[Number], Field(min_length=1, max_length=CLUSTERS_MAX)]
 CenterScores = Annotated[  # [center][true cluster]: sum of the test samples' scores, and their number
     list[Annotated[list[Annotated[list[Number], Field(min_length=2, max_length=2)]], Field(min_length=1)]],
@@ -199,6 +200,7 @@ class ResultFields(TypedDict, total=False):
             "of the round's training: `run.learning_rate` by its schedule, halved by each restore", prometheus="gauge"
         ),
     ]
+    train_numbers: Annotated[OwnNumbers | None, Entry("of an own training loop, by name, from `Trained.numbers`")]
     metrics: Annotated[
         Metrics | None,
         observable(

@@ -76,6 +76,16 @@ def deals_samples(manifest: Manifest) -> bool:
         return False
 
 
+def trains_itself(manifest: Manifest) -> bool:
+    """Return whether a user's task has an own training loop, so that keys of the built-in one have no effect; loads the task."""
+    if source_named(manifest.task) is not None:
+        return False
+    try:
+        return "train" in _users_task(manifest).own
+    except TaskError:  # the file is on other machines, or says what is wrong when it is used
+        return False
+
+
 def _users_task(manifest: Manifest) -> Task:
     return _from_file(manifest) if names_file(manifest.task) else _from_entry_point(manifest)
 
@@ -180,6 +190,14 @@ def _from_file(manifest: Manifest) -> Task:
     return as_task(load_object(manifest.task, NAMED), manifest)
 
 
+def _check_data(task: Task, manifest: Manifest) -> None:
+    if type(task).load_shard is Task.load_shard and "load_data" not in task.own:
+        raise TaskError(
+            f"task: {manifest.task}: expected load_shard, or load_data for an own train, got neither. Give the class one of "
+            "them."
+        )
+
+
 def as_task(loaded: object, manifest: Manifest) -> Task:
     """Return a checked task object; a class is called with the manifest's ``task_options``.
 
@@ -201,6 +219,7 @@ def as_task(loaded: object, manifest: Manifest) -> Task:
         )
     if not isinstance(loaded, Task):
         raise TaskError(f"task: {manifest.task}: expected an object or class of type Task, got {of_type(loaded)}")
+    _check_data(loaded, manifest)
     if loaded.kind not in get_args(Kind):
         raise TaskError(
             f"task: {manifest.task}: expected kind to be one of {', '.join(get_args(Kind))}, got {loaded.kind!r}"

@@ -100,6 +100,16 @@ class Shard:
             return each(lambda array: read_rows(array, none), self.train_x), read_rows(self.train_y, none)
         return self.val_x, self.val_y
 
+    def training_on(self, indices: NDArray[np.int64]) -> Shard:
+        """Return the shard with some of its training samples, int64 [m], in this order, some maybe twice."""
+        return replace(
+            self,
+            train_x=each(lambda array: take(array, indices), self.train_x),
+            train_y=take(self.train_y, indices),
+            true_cluster=None if self.true_cluster is None else self.true_cluster[indices],
+            turns=None if self.turns is None else self.turns[indices],
+        )
+
     def holding_out(self, share: float, seed: int) -> Shard:
         """Return the shard with validation data: its own, or a share of its training samples, drawn by ``seed``.
 
@@ -113,15 +123,8 @@ class Shard:
             return self
         order = generator(seed, "validation").permutation(samples)
         kept, out = np.sort(order[held:]), np.sort(order[:held])
-        return replace(
-            self,
-            train_x=each(lambda array: take(array, kept), self.train_x),
-            train_y=take(self.train_y, kept),
-            val_x=each(lambda array: take(array, out), self.train_x),
-            val_y=take(self.train_y, out),
-            true_cluster=None if self.true_cluster is None else self.true_cluster[kept],
-            turns=None if self.turns is None else self.turns[kept],
-        )
+        held_out = {"val_x": each(lambda array: take(array, out), self.train_x), "val_y": take(self.train_y, out)}
+        return replace(self.training_on(kept), **held_out)
 
     def checked(self, kind: Kind, classes: int | None) -> Shard:
         """Return the shard with checked arrays: float32, or integers that torch has.

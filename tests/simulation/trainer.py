@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.learner import TrainingPlan
+from peer.algorithms.learner import ABILITIES, TrainingPlan
 from peer.core.averaging import Vector
 from peer.core.schema import Schema, TensorSpec
 
@@ -30,6 +30,7 @@ class Result:
     metric: float = 0.0
     metric_name: str = "minus loss"
     more: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, float | None] = field(default_factory=dict)
 
 
 class QuadraticLearner:
@@ -73,6 +74,7 @@ class QuadraticLearner:
         return Schema((TensorSpec("theta", (self.size,)),))
 
     true_cluster = test_cluster = None
+    abilities = frozenset(ABILITIES)
 
     def labels(self, part: str = "train") -> None:
         return None

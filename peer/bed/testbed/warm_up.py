@@ -99,10 +99,10 @@ def _try_task(graph: Graph, data_root: Path | None) -> str:
     from peer.learning.check import try_learner
     from peer.learning.learner import TorchLearner
     from peer.tasks.loading import load_task
-    from peer.tasks.training_shard import training_shard
+    from peer.tasks.training_data import training_data
 
     manifest, first = graph.manifest, graph.ids[0]
     task = load_task(manifest, len(graph.nodes), data_root=data_root)
-    learner = TorchLearner(task, training_shard(task, first, manifest), batch_size=manifest.batch_size)
+    learner = TorchLearner(task, training_data(task, first, manifest), batch_size=manifest.batch_size)
     try_learner(learner, manifest.learning_rate)
     return goal(learner.meaning)

@@ -33,7 +33,7 @@ from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Shard
 from peer.tasks.sources import source_named
 from peer.tasks.task import Task
-from peer.tasks.user_code import shard_of, user_code
+from peer.tasks.user_code import data_of, user_code
 from peer.view.models.inputs import PredictionInputs, checked_inputs, read_inputs, read_named_inputs, read_raw
 
 
@@ -400,7 +400,9 @@ def evaluated(
     """
     if part not in {"train", "validation", "test"}:
         raise UsageError(f"{Option('part')}: expected one of train, validation, test, got {part!r}")
-    learner = TorchLearner(task, saved.check_shard(manifest, task, shard_of(task, peer_id)), device=device)
+    data = data_of(task, peer_id)
+    data = saved.check_shard(manifest, task, data) if isinstance(data, Shard) else data
+    learner = TorchLearner(task, data, device=device)
     saved.check_frozen(learner.frozen_digest)
     if saved.weights:
         result = learner.evaluate_predictions(_mixed(saved, learner, part), part)

@@ -33,7 +33,7 @@ from peer.algorithms.dfca import Dfca, DfcaOptions, DfcaState, SplitEmpty, Warmu
 from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
 from peer.algorithms.final_phase import moved, tuned, validated_share
 from peer.algorithms.held_out import Indices
-from peer.algorithms.learner import Fields, measured, training_fields
+from peer.algorithms.learner import Ability, Fields, measured, training_fields
 from peer.algorithms.personalize import Predictions, mixed, mixed_predictions
 from peer.algorithms.seeding import obstacle_to_seeds
 from peer.algorithms.workspace import Workspace
@@ -93,6 +93,12 @@ class Blend(Dfca[BlendOptions, BlendState]):
     State = BlendState
     result_is_model = False
     tunes = True
+
+    @classmethod
+    @override
+    def needs(cls, manifest: Manifest) -> frozenset[Ability]:
+        """Return training on a part of the samples, and outputs, which it mixes."""
+        return super().needs(manifest) | {"subset", "outputs"}
 
     @classmethod
     @override

@@ -19,9 +19,10 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms import clustering, labels, sketches
-from peer.algorithms.learner import Fields, Learner, training_fields
+from peer.algorithms.learner import Ability, Fields, Learner, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, fold
 from peer.zoo.algorithms import cluster_count
@@ -35,6 +36,12 @@ class Cgpfl(CgpflDecisions):
     name = "cgpfl"
 
     # ---- the start --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    @override
+    def needs(cls, manifest: Manifest) -> frozenset[Ability]:
+        """Return the losses of samples, which choose a center."""
+        return frozenset({"losses"})
 
     @override
     def initial_models(self, learner: Learner) -> tuple[list[Vector], bool]:

@@ -28,7 +28,7 @@ from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import Fields, training_fields
+from peer.algorithms.learner import Ability, Fields, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer
@@ -105,6 +105,12 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         "stale_weight": EffectiveWhen.never("algorithm dpfl uses models of the same round only"),
     }
     validation_share = 0.2
+
+    @classmethod
+    @override
+    def needs(cls, manifest: Manifest) -> frozenset[Ability]:
+        """Return losses of validation samples."""
+        return frozenset({"outputs"})
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
@@ -260,6 +266,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         stats = workspace.fit_slot(CURRENT, replace(workspace.slot_plan(CURRENT), epochs=epochs), f"slot{CURRENT}")
         model = workspace.models.model(CURRENT)
         found = workspace.learner.evaluate(model, "validation")
+        assert found.loss is not None  # of a learner with outputs
         score = found.metric if found.metric_name == "accuracy" else -found.loss
         if best is None or score >= best:
             workspace.models.replace(BEST, model.copy())

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import Fields, measured, training_fields
+from peer.algorithms.learner import Ability, Fields, measured, training_fields
 from peer.algorithms.mixture import division
 from peer.algorithms.personalize import mixed_predictions
 from peer.algorithms.workspace import Workspace
@@ -38,6 +39,12 @@ class FedEM(Algorithm):
     default_mix = "metropolis"
     result_is_model = False
     keys: ClassVar = {"optimizer_state": EffectiveWhen.never("algorithm fedem resets the optimizer in each round")}
+
+    @classmethod
+    @override
+    def needs(cls, manifest: Manifest) -> frozenset[Ability]:
+        """Return losses and weights of samples, and outputs, which it mixes."""
+        return frozenset({"losses", "subset", "outputs"})
 
     @override
     def begin(self, workspace: Workspace) -> AlgorithmState:

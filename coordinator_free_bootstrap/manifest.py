@@ -270,7 +270,9 @@ class Manifest(_Section):
     )
     local_unit: Annotated[
         Literal["epoch", "step"],
-        EffectiveWhen(lambda r: r.run.step_samples != "all", "an epoch is one step where run.batch_size is all"),
+        EffectiveWhen(
+            lambda r: r.run.step_samples != "all" or r.own_loop, "an epoch is one step where run.batch_size is all"
+        ),
     ] = Field(
         "epoch",
         description="what local_epochs counts; with steps a peer with more samples does not train longer; seeds, tuning and the "

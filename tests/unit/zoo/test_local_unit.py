@@ -46,6 +46,26 @@ TRAININGS = {
 KINDS = {name: kind for name, kind in algorithms().items() if kind.__module__.startswith("peer.")}
 
 
+OWN_LOOP = TASK.replace(
+    "\n\ntask = ",
+    """
+    def train(self, model, data, budget):
+        optimizer, taken = torch.optim.SGD(model.parameters(), budget.learning_rate), 0
+        x, y = torch.from_numpy(np.array(data.train_x)), torch.from_numpy(np.array(data.train_y))
+        steps = budget.steps or budget.epochs * -(-len(x) // 10)  # the trial before the run has epochs
+        while taken < steps and not budget.should_stop():
+            rows = torch.randperm(len(x))[:10]
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+            taken += 1
+        return Trained(numbers={"epochs": -1 if budget.epochs is None else budget.epochs, "rate": budget.learning_rate})
+
+
+task = """,
+).replace("from peer.tasks import Shard, Task", "import torch\n\nfrom peer.tasks import Shard, Task, Trained")
+
+
 @pytest.fixture
 def task(tmp_path):
     path = tmp_path / "unequal.py"
@@ -123,3 +143,16 @@ def test_a_round_of_steps_takes_a_new_order_of_the_samples_and_its_first_batches
     small = peers[0].learner
     batches = [batch.tolist() for batch in small.batches(peers[0].workspace.slot_plan(0))]
     assert sorted(batches[0] + batches[1]) == list(range(SIZES[0])) and len(batches) == STEPS, "two passes"
+
+
+@pytest.mark.parametrize("name", ["dfedavg", "ditto", "pfedme"])
+def test_an_own_loop_gets_steps_in_place_of_epochs_and_the_rate_of_the_round(tmp_path, name):
+    path = tmp_path / "loop.py"
+    path.write_text(OWN_LOOP)
+    changes = {"learning_rate": 0.2, "learning_rate_schedule": "step:factor=0.5"}
+    steps, peers = steps_of(f"{path}:task", name, **changes)
+    expected = STEPS * (2 if name == "ditto" else 1)
+    assert steps == [[expected] * len(SIZES)] * ROUNDS
+    for peer in peers:
+        assert [row["train_numbers"] for row in peer.history] == [{"epochs": -1, "rate": rate} for rate in (0.2, 0.1)]
+        assert [row["learning_rate"] for row in peer.history] == [0.2, 0.1]

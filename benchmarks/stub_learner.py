@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from peer.algorithms.learner import TrainingPlan
+from peer.algorithms.learner import ABILITIES, TrainingPlan
 from peer.core.averaging import Vector
 from peer.core.schema import Schema, TensorSpec
 
@@ -23,6 +23,7 @@ class Result:
     metric: float = 0.0
     metric_name: str = "nothing"
     more: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    numbers: Mapping[str, float | None] = field(default_factory=lambda: MappingProxyType({}))
     optimizer_state: dict[str, Vector] | None = None
 
 
@@ -33,7 +34,9 @@ class StubLearner:
         values: what the first training learns.
     """
 
+    abilities = frozenset(ABILITIES)
     frozen_digest, meaning, true_cluster, test_cluster = "", "", None, None
+    validates = False
 
     def __init__(self, values: Sequence[float] = (0.0,)) -> None:
         self.schema = Schema((TensorSpec("theta", (len(values),)),))

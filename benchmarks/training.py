@@ -79,7 +79,7 @@ def beside_a_loop(name: str, momentum: float, seconds: float) -> tuple[float, fl
     """Return samples per processor second of the learner and of the bare loop, and the median ratio of neighboring rounds."""
     task = RandomImages(name)
     learner = TorchLearner(task, task.load_shard(0), batch_size=BATCH)
-    x, y = (torch.from_numpy(values) for values in learner.shard.part("train"))
+    x, y = (torch.from_numpy(values) for values in learner.data.part("train"))
     torch.manual_seed(0)
     bare = BareLoop(task.make_model(), x, y, momentum)
     theta = learner.initial_model(0)

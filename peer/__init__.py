@@ -11,7 +11,7 @@ The Python API (docs/python.md) is the names in ``__all__``. They are imported w
 
 from typing import TYPE_CHECKING, Any
 
-from peer.rings import NAMES, name_of_api
+from peer.rings import MODULES, NAMES, module_of_api, name_of_api
 
 if TYPE_CHECKING:
     from coordinator_free_bootstrap.errors import ConfigError as ConfigError
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from peer.algorithms.base import Algorithm as Algorithm
     from peer.algorithms.base import OptionsT as OptionsT
     from peer.algorithms.base import StateT as StateT
+    from peer.algorithms.learner import Ability as Ability
     from peer.algorithms.learner import Fields as Fields
+    from peer.algorithms.learner import Follow as Follow
     from peer.algorithms.learner import Learner as Learner
     from peer.algorithms.learner import TrainingPlan as TrainingPlan
     from peer.algorithms.learner import TrainStats as TrainStats
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from peer.algorithms.saved_state import array as array
     from peer.algorithms.workspace import Workspace as Workspace
     from peer.api.graph import Graph as Graph
+    from peer.api.joined import join as join
     from peer.api.one_peer import run as run
     from peer.api.one_peer import run_async as run_async
     from peer.bed.api.testbed import Testbed as Testbed
@@ -50,9 +53,12 @@ if TYPE_CHECKING:
     from peer.core.messages import Select as Select
     from peer.core.schema import Schema as Schema
     from peer.lab.simulation import simulate as simulate
+    from peer.tasks import Budget as Budget
+    from peer.tasks import Metric as Metric
     from peer.tasks import Preprocessing as Preprocessing
     from peer.tasks import Shard as Shard
     from peer.tasks import Task as Task
+    from peer.tasks import Trained as Trained
     from peer.view.api.results import Run as Run
     from peer.view.api.watching import watch as watch
     from peer.zoo.tasks.models import Model as Model
@@ -70,6 +76,8 @@ __all__ = sorted(NAMES)  # noqa: PLE0605
 
 def __getattr__(name: str) -> Any:
     """Import a name of the API when it is first used."""
+    if name in MODULES:
+        return module_of_api(name)
     if name not in NAMES:
         raise AttributeError(f"module 'peer' has no attribute {name!r}")
     found = globals()[name] = name_of_api(name)
@@ -77,4 +85,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *NAMES})
+    return sorted({*globals(), *NAMES, *MODULES})

@@ -30,8 +30,10 @@ VERBS = {
 # name in `peer` -> module
 NAMES = {
     "Algorithm": "peer.algorithms.base",
+    "Budget": "peer.tasks",
     "Data": "peer.zoo.tasks.own_data",
     "Graph": "peer.api.graph",
+    "Metric": "peer.tasks",
     "Manifest": "coordinator_free_bootstrap.manifest",
     "Model": "peer.zoo.tasks.models",
     "PeerSplit": "peer.zoo.tasks.splits.plan",
@@ -43,14 +45,18 @@ NAMES = {
     "SplitInput": "peer.zoo.tasks.splits.plan",
     "SplitOptions": "peer.zoo.tasks.splits.options",
     "Task": "peer.tasks",
+    "Trained": "peer.tasks",
     "Testbed": "peer.bed.api.testbed",
+    "join": "peer.api.joined",
     "run": "peer.api.one_peer",
     "run_async": "peer.api.one_peer",
     "simulate": "peer.lab.simulation",
     "watch": "peer.view.api.watching",
     # what a subclass of `Algorithm` takes and returns
+    "Ability": "peer.algorithms.learner",
     "AlgorithmState": "peer.core.decisions",
     "Fields": "peer.algorithms.learner",
+    "Follow": "peer.algorithms.learner",
     "Learner": "peer.algorithms.learner",
     "ModelHeader": "peer.core.messages",
     "NO_NUMBERS": "peer.core.messages",
@@ -81,6 +87,9 @@ NAMES = {
     "weighted_sum": "peer.algorithms.personalize",
 }
 
+# parts of `peer` that need packages of their own; `import peer` offers each as a module
+MODULES = {"lightning": "peer.lightning", "transformers": "peer.transformers"}
+
 # what others use of a ring by name -> module: trackers of a running peer, and the faults that `peer list` shows
 PARTS = {"LiveExport": "peer.view.trackers.export", "FAULTS": "peer.bed.chaos.faults"}
 
@@ -93,6 +102,11 @@ def verb(name: str) -> Any:
 def name_of_api(name: str) -> Any:
     """Return what `import peer` offers under a name."""
     return _found(NAMES[name], name)
+
+
+def module_of_api(name: str) -> Any:
+    """Return a module of `import peer`."""
+    return import_module(MODULES[name])
 
 
 def part(name: str) -> Any:

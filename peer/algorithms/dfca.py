@@ -30,7 +30,7 @@ from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.held_out import Fold, share_held_out
-from peer.algorithms.learner import Fields, training_fields
+from peer.algorithms.learner import Ability, Fields, training_fields
 from peer.algorithms.nearest import OF_IDLE, NearestCluster
 from peer.algorithms.seeding import EMPTY, HELD_OUT, Seeding, SeedingState
 from peer.algorithms.workspace import Workspace
@@ -100,6 +100,13 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
     name = "dfca"
     Options: ClassVar[type[BaseModel]] = DfcaOptions
     State: ClassVar[type[AlgorithmState]] = DfcaState
+
+    @classmethod
+    @override
+    def needs(cls, manifest: Manifest) -> frozenset[Ability]:
+        """Return the losses of samples; with seeds also training on a part of them."""
+        needed = super().needs(manifest)
+        return needed | {"subset", "losses"} if cls.parse_options(manifest).initialization == "seeds" else needed
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)

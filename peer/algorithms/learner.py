@@ -7,20 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from peer.core.averaging import Vector
+from peer.core.messages import Numbers
 from peer.core.schema import Schema
 
 Part = Literal["train", "validation", "test"]
 Fields: TypeAlias = dict[str, Any]  # of a line of the history: JSON values
 
 
+Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 Unit = Literal["epoch", "step"]
-BatchSize: TypeAlias = int | Literal["all"]  # samples of a step
+StepSamples: TypeAlias = int | Literal["all"]  # samples of a step
+
+
+# What a learner can do beyond training, `count`, `mean_loss` of a part with targets, and `evaluate`:
+#   batches   train on batches that the algorithm chooses, with weights of samples: the built-in loop
+#   subset    train on some of the samples
+#   losses    the loss of each training sample
+#   outputs   outputs for the samples of a part, and losses of mixed ones
+Ability = Literal["batches", "subset", "losses", "outputs"]
+ABILITIES: tuple[Ability, ...] = get_args(Ability)
+
+
+class Follow(NamedTuple):
+    """After each ``steps`` optimizer steps the center moves by ``rate`` of the way to the model."""
+
+    steps: int
+    rate: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,39 +49,47 @@ class TrainingPlan:
         epochs: passes over the samples; or steps, by ``unit``.
         seed: of shuffling and dropout.
         learning_rate: constant during the training.
+        round_index: of the run, for an own loop.
         momentum: of SGD, with dampening 0; the buffer starts at 0, unless ``optimizer_state`` has one.
-        weight_decay: added to the gradient, as in torch.
+        weight_decay: added to the gradient; with adamw the parameters shrink by rate times it; as in torch.
         indices: int64 [m], the samples to train on; None: all.
         sample_weights: float32 [n], of all training samples; the objective is sum(w * loss) / batch size
             (FedEM, Marfoq et al. 2021, arXiv:2108.10252).
         proximal: (center float32 [d], strength): adds strength * (theta - center) to the gradient of parameters.
+        follow: how the center moves meanwhile; only where `Learner.abilities` lacks "batches".
         unit: "epoch" or "step".
         optimizer: used if the task has none.
         batch_size: samples of a step; "all": of all samples, in their order (one gradient, as the code of IFCA,
             arXiv:2006.04088), and an epoch is one step; None: the learner's. A last batch of one sample is dropped if the
-            model has BatchNorm.
+            model has BatchNorm. The learner may give them to the model in parts.
         gradient_clip: a step's gradient with a larger norm is scaled down to it.
         only: names of the parameters to train; the others do not change. Buffers change always.
         optimizer_state: of an earlier training, {} for none; given, the statistics have that of this training's end. None: a
             fresh optimizer, whose state is not kept.
         should_stop: called before each step; true ends the training with the steps done.
+        trial: an own loop is ended after this many steps, whatever it would do; 0: it is none.
+        partial: keeps the state of the training on disk while it runs; None: it is not kept.
     """
 
     epochs: int
     seed: int
     learning_rate: float
+    round_index: int = 0
     momentum: float = 0.0
     weight_decay: float = 0.0
     indices: npt.NDArray[np.int64] | None = None
     sample_weights: npt.NDArray[np.float32] | None = None
     proximal: tuple[Vector, float] | None = None
+    follow: Follow | None = None
     unit: Unit = "epoch"
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    batch_size: BatchSize | None = None
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    batch_size: StepSamples | None = None
     gradient_clip: float | None = None
     only: frozenset[str] | None = None
     optimizer_state: Mapping[str, Vector] | None = None
     should_stop: Callable[[], bool] | None = None
+    trial: int = 0
+    partial: Partial | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +102,52 @@ class TrainStats:
     stopped: bool = False  # whether should_stop ended it
     optimizer_state: dict[str, Vector] | None = None  # if asked for: each value flat, for all trained parameters
     metric: float | None = None  # mean score of the same outputs; None if the task needs all at once
+    numbers: Mapping[str, float | None] = field(default_factory=dict)  # an own loop's, by name
+    center: Vector | None = None  # of the proximal term at the end, in an own loop
+
+
+class Partial(Protocol):
+    """What is on disk of one training, until its round is safe: the state in which it was, then its result.
+
+    Attributes:
+        resumed: steps that are not repeated, since their result was on disk.
+    """
+
+    resumed: int
+
+    def finished(self) -> tuple[Vector, TrainStats] | None:
+        """Return the result of the training, if it had ended before a restart."""
+
+    def load(self) -> Arrays | None:
+        """Return the last state of the training before a restart, as `save` got it; None if there is none."""
+
+    def due(self) -> bool:
+        """Return whether it is time to `save`."""
+
+    def save(self, step: int, steps: int | None, state: Callable[[], Arrays]) -> None:
+        """Keep the state of the training in place of an earlier one; where that fails, the training goes on.
+
+        Args:
+            step: steps done.
+            steps: of the whole training; None if it is not known.
+            state: returns what `load` will return; TaskError: it cannot be kept.
+        """
+
+    def renew(self) -> None:
+        """Note that an own loop writes a state of its own: the next one is due later."""
+
+    def finish(self, theta: Vector, stats: TrainStats) -> None:
+        """Keep the result, where repeating the training would take long; not that of one that was stopped."""
+
+    def folder(self) -> str | None:
+        """Return the path of a folder for an own loop, which is kept as long as the states; None if it cannot be made."""
+
+
+class Partials(Protocol):
+    """The trainings of a peer on disk."""
+
+    def of(self, theta: Vector, plan: TrainingPlan) -> Partial:
+        """Return what is kept of one training: of ``theta``, float32 [d], which is not changed, with this plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +155,7 @@ class Evaluation:
     """Metric and loss of a model on one part of the shard."""
 
     metric: float  # value of the task's metric
-    loss: float
+    loss: float | None  # None: the task's own `evaluate` returns none
     samples: int
     metric_name: str = "accuracy"
     more: Mapping[str, float] = field(default_factory=dict)  # the task's other metrics, by name
@@ -92,7 +164,8 @@ class Evaluation:
 def measured(result: Evaluation) -> Fields:
     """Return an evaluation as fields of a history line; ``metrics`` only where the task has more than one."""
     more = {"metrics": dict(result.more)} if result.more else {}
-    return {"metric_value": result.metric, "loss": result.loss, **more}
+    loss = {} if result.loss is None else {"loss": result.loss}
+    return {"metric_value": result.metric, **loss, **more}
 
 
 def training_fields(done: Sequence[TrainStats]) -> Fields:
@@ -100,8 +173,33 @@ def training_fields(done: Sequence[TrainStats]) -> Fields:
     if not done:
         return {}
     metrics = [stats.metric for stats in done if stats.metric is not None]
-    fields = {"train_loss": float(np.mean([stats.loss for stats in done]))}
+    fields: Fields = {"train_loss": float(np.mean([stats.loss for stats in done]))}
+    names = dict.fromkeys(name for stats in done for name in stats.numbers)
+    numbers = {name: _mean_of_known([stats.numbers.get(name) for stats in done]) for name in names}
+    fields |= {"train_numbers": numbers} if numbers else {}
     return fields | ({"metric_train": float(np.mean(metrics))} if metrics else {})
+
+
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+class SharedScaling(Protocol):
+    """A peer's part in the agreement of all sites on the scaling of inputs, before the first round."""
+
+    @property
+    def numbers(self) -> Numbers:
+        """Those of this site, which every peer gets."""
+
+    def problem(self, numbers: Numbers) -> str:
+        """Return why numbers cannot be those of a site, "" if they can."""
+
+    def agree(self, numbers: Mapping[int, Numbers]) -> Fields:
+        """Take the numbers of all sites, by peer id; return the fields of a history line, with ``digest`` and ``samples``."""
+
+    def apply(self) -> None:
+        """Scale the inputs by what was agreed; called before each work, and does something once."""
 
 
 class Learner(Protocol):
@@ -110,6 +208,10 @@ class Learner(Protocol):
     @property
     def schema(self) -> Schema:
         """Names, shapes and roles of a model vector."""
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """What it can do beyond training, evaluation and counts."""
 
     @property
     def frozen_digest(self) -> str:
@@ -147,6 +249,10 @@ class Learner(Protocol):
 
     def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, TrainStats]:
         """Return a trained copy of a model, a new float32 [d]; the input is not changed."""
+
+    @property
+    def validates(self) -> bool:
+        """Whether `evaluate` measures a model on validation samples, after a first evaluation on the test samples."""
 
     def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
         """Return the metric value and the mean loss."""

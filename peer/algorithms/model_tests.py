@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coordinator_free_bootstrap.strict_json import finite
-from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Fields, measured
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
@@ -17,20 +16,18 @@ from peer.core.model_tests import Absent
 FIRST_STEP = 0  # later ones relay models of others
 
 
-def tested(algorithm: Algorithm, workspace: Workspace, absent: Absent) -> list[Fields]:
+def tested(workspace: Workspace, absent: Absent) -> list[Fields]:
     """Return an entry for each model, as in the field ``model_tests`` of a record; the delivered models are not kept.
 
     Args:
-        algorithm: completes a part of a model.
         workspace: of the peer, at the close of the last round, with nothing merged.
         absent: each neighbor, and why it has no test if it delivered no model.
     """
     found: list[Fields] = []
     for model_of, slot, round_index, model in _models(workspace):
-        whole = algorithm.whole_model(workspace, model)
+        whole = workspace.models.part.joined(workspace.models.model(slot), model)  # with this peer's private tensors
         entry: Fields = {"model_of": model_of, "slot": slot, "round_index": round_index}
-        entry |= {"missing": "part"} if whole is None else measured(workspace.learner.evaluate(whole))
-        found.append(finite(entry))
+        found.append(finite(entry | measured(workspace.learner.evaluate(whole))))
     own = "none" if workspace.state.trained else "sat_out"
     tests = {entry["model_of"] for entry in found}
     lost = dict.fromkeys(workspace.delivered.lost, "not_kept")

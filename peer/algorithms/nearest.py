@@ -11,8 +11,10 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.base import Algorithm, OptionsT, StateT
+from peer.algorithms.learner import Ability
 from peer.algorithms.workspace import Workspace
 
 OF_IDLE = EffectiveWhen(
@@ -22,6 +24,12 @@ OF_IDLE = EffectiveWhen(
 
 class NearestCluster(Algorithm[OptionsT, StateT]):
     """A peer trains the cluster model of lowest mean loss on its own training set; ``cluster_index`` names it."""
+
+    @classmethod
+    @override
+    def needs(cls, manifest: Manifest) -> frozenset[Ability]:
+        """Return the losses of samples, which choose the cluster."""
+        return frozenset({"losses"}) if cls.slot_count(manifest) > 1 else frozenset()
 
     @property
     def clusters(self) -> range:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -100,7 +101,7 @@ async def run_async(
         stay = asked["stay"]
         with metrics_of(asked) as metrics:
             try:
-                status, place = await _to_end(peer_id, graph, task_object, asked, metrics)
+                status, place = await to_end(peer_id, graph, task_object, asked, metrics)
             except PeerError as error:
                 if stay == "error":
                     await _until_cancelled(f"stopped by an error: {error}")
@@ -111,10 +112,18 @@ async def run_async(
             return made
 
 
-async def _to_end(
-    peer_id: int, graph: Graph, task: Task | None, options: LocalOptions, metrics: MetricsPage | None
+async def to_end(
+    peer_id: int,
+    graph: Graph,
+    task: Task | None,
+    options: LocalOptions,
+    metrics: MetricsPage | None,
+    on_ready: Callable[[AsyncioWorld], object] = lambda world: None,
 ) -> tuple[str, Path]:
-    """Run a peer to its end, in the windows of its schedule if it has one; return how it ended, and its state directory."""
+    """Run a peer to its end, in the windows of its schedule if it has one; return how it ended, and its state directory.
+
+    ``on_ready`` gets the peer before it runs, in each of its windows.
+    """
     from peer.runtime.assembly import LocalSettings
     from peer.runtime.ending import is_completed
     from peer.runtime.process import opened, run_to_end
@@ -123,11 +132,13 @@ async def _to_end(
     from peer.store.state_dir import StateDir
 
     schedule = schedule_of(options)
-    settings = LocalSettings(options, metrics, check_task=True, task=task)
+    settings = LocalSettings(options, metrics, check_task=task is None or task.can_try, task=task)
     live = part("LiveExport")(settings.state_dir, options["export"])
 
     async def ready() -> AsyncioWorld:
-        return await asyncio.to_thread(opened, peer_id, graph, settings)
+        world = await asyncio.to_thread(opened, peer_id, graph, settings)
+        on_ready(world)
+        return world
 
     # without a schedule, an error of the start comes before the trackers
     running = run_in_windows(ready, schedule, metrics=metrics) if schedule else run_to_end(await ready())
@@ -144,8 +155,8 @@ async def _to_end(
         raise ConfigError(ConfigProblem(f"peer {peer_id}", expected, "others: every neighbor refuses it", fix))
     if status == "alone" and not is_completed(StateDir(settings.state_dir)):
         raise AloneError(
-            f"peer {peer_id}: no neighbor was live for run.start.deadline_s, and run.start.wait_for is never_alone. Call "
-            "peer.run again when its neighbors are back: it resumes."
+            f"peer {peer_id}: its wait for neighbors lasted run.start.deadline_s, and run.start.wait_for is "
+            f"{graph.manifest.start.wait_for}; its log names them. Call peer.run again when its neighbors are back: it resumes."
         )
     return status, settings.state_dir
 

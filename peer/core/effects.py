@@ -126,6 +126,13 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class Agree:
+    """The numbers of all sites are known, by peer id, ascending: the host scales the inputs with them before any work."""
+
+    numbers: tuple[tuple[int, Numbers], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Pull:
     """Fetch a neighbor's models, to catch up -> `PullDone`."""
 
@@ -185,6 +192,7 @@ Effect = (
     | TakeSnapshot
     | DropSnapshots
     | Work
+    | Agree
     | Pull
     | WriteCheckpoint
     | Record

@@ -191,6 +191,9 @@ class RoundCycle:
         self._isolation.round_closes()
         notes = state.round.notes
         notes.seconds["other"] = max(0.0, now - state.round.began_at - sum(notes.seconds.values()))
+        if notes.missing is not None:
+            state.waited_rounds += 1
+            state.missed.update(notes.missing)
         alive = sum(1 for n in state.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
         fields = {"round_index": state.round.index, "neighbors_alive": alive, "active": state.plan.trains}
         state.emit(do.Record("round", fields | self._counted.since_last() | notes.as_fields()))

@@ -48,9 +48,9 @@ class Receiving:
         """Note the models at the start of a round: norm bound and clipping compare arrivals with them."""
         models, slots = self._workspace.models, range(self._algorithm.slots)
         if self._screening.norm_bound is not None:
-            self._own_norms = {slot: norm_squared(models.model(slot)) for slot in slots}
+            self._own_norms = {slot: norm_squared(models.part.of(models.model(slot))) for slot in slots}
         if self._screening.clip is not None:
-            self._centers = {slot: models.share(slot) for slot in slots}
+            self._centers = {slot: models.share_part(slot) for slot in slots}
 
     def take_fold_seconds(self) -> float:
         """Return the seconds spent in folds since the last call."""
@@ -159,15 +159,15 @@ class Receiving:
         Raises:
             RemoteProtocolError: one of them does not; none is used.
         """
-        models = []
+        models, own = list[Vector](), self._workspace.models
         for slot, (header, payload) in enumerate(replies):
             if header.encoding != self._format.whole:
                 raise RemoteProtocolError(
                     RefusalCode.WRONG_ENCODING, f"a pulled model has encoding {header.encoding!r}"
                 )
             model = decode(payload, self._format.schema, header.encoding)
-            own = norm_squared(self._workspace.models.model(slot))
-            rejection = check_norm(norm_squared(model), own, self._screening.norm_bound)
+            own_norm = norm_squared(own.part.of(own.model(slot)))
+            rejection = check_norm(norm_squared(model), own_norm, self._screening.norm_bound)
             if rejection is not None:
                 raise RemoteProtocolError(rejection.code, f"a pulled model: {rejection.reason}")
             models.append(model)

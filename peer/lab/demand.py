@@ -18,7 +18,7 @@ from peer.tasks.arrays import by_name, is_stored
 from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
 from peer.tasks.shard import PARTS, Shard
-from peer.tasks.training_shard import training_shard
+from peer.tasks.training_data import training_data
 from peer.zoo.tasks.data_files import data_files
 
 PROCESS_BYTES = 400_000_000  # Python, torch and what it allocates at first
@@ -73,7 +73,7 @@ def demand_of(job: Job) -> Demand:
     root = used_data_root(manifest, settings.data_root)
     task = load_task(manifest, peers, data_root=root)
     spread = sorted({graph.ids[place * (peers - 1) // SHARDS_MEASURED] for place in range(SHARDS_MEASURED + 1)})
-    shards = [training_shard(task, peer_id, manifest) for peer_id in spread]
+    shards = [training_data(task, peer_id, manifest) for peer_id in spread]
     samples = peers * int(np.mean([_bytes(shard) for shard in shards]))
     learner = TorchLearner(task, shards[0], batch_size=manifest.batch_size)
     model = 4 * learner.schema.size
@@ -85,7 +85,8 @@ def demand_of(job: Job) -> Demand:
     memory = PROCESS_BYTES + FILE_COPIES * files + samples + models
     on_gpu = 0
     if settings.device.startswith("cuda"):
-        activations = 4 * peers * learner.batch_samples * _activations(learner)
+        at_a_time = min(learner.batch_samples, learner.at_a_time or learner.batch_samples)
+        activations = 4 * peers * at_a_time * _activations(learner)
         on_gpu = CUDA_CONTEXT_BYTES + 2 * samples + models + 2 * activations  # values and gradients
     return Demand(settings.threads, memory, on_gpu)
 

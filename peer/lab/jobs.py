@@ -26,7 +26,7 @@ from peer.learning.learner import TorchLearner
 from peer.store.files import write_json
 from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
-from peer.tasks.user_code import shard_of
+from peer.tasks.user_code import data_of
 
 log = logging.getLogger("peer")
 Backend = Literal["simulated", "processes"]
@@ -230,7 +230,7 @@ def check_data(jobs: Sequence[Job]) -> list[str]:
         checked.add(data)
         try:
             task = load_task(manifest, len(graph.nodes), data_root=root)
-            found.setdefault(goal(TorchLearner(task, shard_of(task, graph.ids[0])).meaning), job.case.name)
+            found.setdefault(goal(TorchLearner(task, data_of(task, graph.ids[0])).meaning), job.case.name)
         except (TaskError, ShardError) as error:
             raise type(error)(f"case {job.case.name!r}: {error}") from error
     return [f"{name} learns {said}" if len(found) > 1 else f"learns {said}" for said, name in found.items()]

@@ -2,7 +2,7 @@
 
 A linear layer becomes a batched matrix product, a convolution a grouped one. Losses are summed over the models, so one
 backward pass gives each model its gradient. Each model gets the same batches as in `TorchLearner.train`. Models with another
-optimizer than SGD, and models or losses that vmap refuses, are trained one by one. Results equal those of
+optimizer than SGD, steps in parts, and models or losses that vmap refuses, are trained one by one. Results equal those of
 `TorchLearner.train` up to rounding; dropout has other masks.
 """
 
@@ -48,11 +48,14 @@ class TrainRequest:
         return (self.learner.schema.digest, *numbers, p.sample_weights is None, p.proximal is None)
 
     def can_stack(self) -> bool:
-        """Return whether one tensor in memory has all samples, and the optimizer is a fresh SGD without clipping.
+        """Return whether one tensor in memory has all samples, and the optimizer is a fresh SGD without clipping, in whole steps.
 
         Forward may change statistics of normalizing layers only: other changes would be lost in a stack.
         """
-        if self.learner.amp or not self.learner.samples().stackable or not self.learner.model.only_norm_statistics:
+        learner = self.learner
+        if "batches" not in learner.abilities or learner.amp or not learner.model.only_norm_statistics:
+            return False
+        if not learner.samples().stackable or learner.at_a_time is not None:
             return False
         plan = self.plan
         if any(setting is not None for setting in (plan.gradient_clip, plan.only, plan.optimizer_state)):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.strict_json import of_type
 from peer.algorithms.learner import Evaluation
 from peer.core.averaging import Vector
 from peer.learning.bench import Bench
+from peer.learning.flat import seeded
 from peer.learning.samples import Samples
 from peer.tasks.arrays import Inputs
 from peer.tasks.shard import Part
@@ -21,16 +25,78 @@ from peer.tasks.user_code import user_code
 class Evaluating(Bench):
     """A bench that evaluates: functions of a flat model vector, float32 [d], and a part of the shard."""
 
+    _own_validates = False  # whether the task's `evaluate` measures validation samples, too
+    _own_last: tuple[bytes, Part, dict[str, float]] | None = None  # model, part and result of its last call
+
     def sample_losses(self, theta: Vector, part: Part = "train") -> NDArray[np.float32]:
         """Return each sample's loss, float32 [n], in evaluation mode; infinity where the loss is not a number."""
+        if part == "train" and "losses" in self.task.own:
+            return self._own_losses(theta)
         return _numbers(self._measured(theta, part, lambda outputs, targets: (self.task.loss(outputs, targets),))[0])
 
     def mean_loss(self, theta: Vector, part: Part = "train") -> float:
         """Return the mean loss in evaluation mode: the client loss of DFCA (arXiv:2510.15300), Eq. 1."""
         return float(self.sample_losses(theta, part).mean(dtype=np.float64))
 
+    def _own_losses(self, theta: Vector) -> NDArray[np.float32]:
+        self._ready(theta)
+        with user_code("losses"), torch.no_grad(), seeded(0, self.device):
+            losses: object = self.task.losses(self.model.module, self.data)
+        if not isinstance(losses, Tensor) or losses.shape != (self.count(),):
+            actual = list(losses.shape) if isinstance(losses, Tensor) else of_type(losses)
+            raise TaskError(
+                f"losses: expected a tensor [{self.count()}], a loss for each training sample, got {actual}"
+            )
+        return _numbers(losses.detach().float().cpu())
+
+    @property
+    def validates(self) -> bool:
+        """Whether `evaluate` measures a model on validation samples; of an own `evaluate` known from its first call on."""
+        return self._own_validates if "evaluate" in self.task.own else self.count("validation") > 0
+
+    def _own_values(self, theta: Vector, part: Part) -> dict[str, float]:
+        """Return what the task's `evaluate` returns; one call of it serves the test and the validation samples."""
+        of_other_part, self._own_last = self._own_last, None
+        digest = hashlib.blake2b(np.ascontiguousarray(theta).data).digest()
+        if of_other_part is not None and of_other_part[:2] == (digest, "test") and part == "validation":
+            return of_other_part[2]
+        self._ready(theta)
+        with user_code("evaluate"), torch.no_grad(), seeded(0, self.device):
+            found: object = self.task.evaluate(self.model.module, self.data)
+        if not isinstance(found, Mapping):
+            raise TaskError(f"evaluate: expected a dict of numbers by name, got {of_type(found)}")
+        values = {str(name): float(value) for name, value in found.items()}
+        self._own_last = digest, part, values
+        return values
+
+    def _own_evaluation(self, theta: Vector, part: Part) -> Evaluation:
+        """Return what the task's `evaluate` returns for the test samples, or for others by their prefix."""
+        values, prefix = self._own_values(theta, part), "" if part == "test" else f"{part}_"
+        more = [metric.name for metric in self.task.more_metrics]
+        self._own_validates = all(f"validation_{name}" in values for name in (self.task.metric_name, *more))
+        if missing := [name for name in (self.task.metric_name, *more) if prefix + name not in values]:
+            raise TaskError(
+                f"evaluate: expected {', '.join(prefix + name for name in missing)}, got {', '.join(values) or 'nothing'}. "
+                "Set metric_name in the task to the name of its metric, and more_metrics to the others."
+            )
+        known = {self.task.metric_name, *more, "loss"}
+        if others := [name for name in values if name.removeprefix("validation_") not in known]:
+            raise TaskError(
+                f"evaluate: expected {', '.join(sorted(known))}, got also {', '.join(others)}. Add each to more_metrics, as in "
+                f"Metric({others[0]!r}, higher_is_better=True), or return it from train in Trained.numbers."
+            )
+        numbers = {name: values[prefix + name] for name in more}
+        loss = values.get(f"{prefix}loss")
+        if loss is None and len(self._samples.get(part, ())):
+            loss = self.mean_loss(theta, part)
+        return Evaluation(
+            values[prefix + self.task.metric_name], loss, self.count(part), self.task.metric_name, numbers
+        )
+
     def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
         """Return metric and mean loss on one part, in evaluation mode."""
+        if "evaluate" in self.task.own and part != "train":
+            return self._own_evaluation(theta, part)
         if self.task.needs_all_outputs:
             outputs, targets = self._measured(theta, part, lambda outputs, targets: (outputs, targets))
             return self._evaluation(outputs, outputs, targets)

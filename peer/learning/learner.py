@@ -1,4 +1,4 @@
-"""Local training and evaluation of one peer: functions of a flat model vector, float32 [d], and the peer's shard.
+"""Local training and evaluation of one peer: functions of a flat model vector, float32 [d], and the peer's data.
 
 A learner keeps working memory between calls, but no model. The result of `train` depends only on its arguments and the
 shard, bit for bit on one thread, also after a fork or a restart. Only one thread at a time may use a learner.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,18 +17,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
+from coordinator_free_bootstrap.manifest import BatchSize
 from coordinator_free_bootstrap.seeds import derive_seed
+from coordinator_free_bootstrap.strict_json import of_type
 from coordinator_free_bootstrap.user_file import USER_ERRORS, described
-from peer.algorithms.learner import BatchSize, TrainingPlan
+from peer.algorithms.learner import Ability, TrainingPlan
 from peer.core.averaging import Vector
 from peer.learning.evaluating import Evaluating
 from peer.learning.flat import FlatModule, generators_of, seeded
 from peer.learning.form import check_pairs
+from peer.learning.site_scaling import SiteScaling
 from peer.learning.training import Training
 from peer.tasks.arrays import sample_shape
 from peer.tasks.meaning import meaning_of
 from peer.tasks.process_settings import users_settings
-from peer.tasks.shard import PARTS, Shard
+from peer.tasks.shard import PARTS
 from peer.tasks.task import Task
 from peer.tasks.user_code import user_code
 
@@ -39,11 +43,14 @@ class TorchLearner(Training, Evaluating):
 
     Args:
         task: makes the model, the loss and the metric.
-        shard: the data of this peer; the constructor checks it.
+        data: of this peer: a shard, which the constructor checks, or what an own `load_data` returned.
         device: device of models and data, such as "cpu" or "cuda".
-        batch_size: default for training.
+        batch_size: as ``run.batch_size``: samples of a step, the default for training, and how many the model gets at a time.
         amp: whether the model computes in bfloat16 where torch.autocast says; parameters, losses and updates are float32.
         model: working memory to share with other learners of the same task on the same device and thread.
+
+    Attributes:
+        scaling: the part of this peer in shared scaling; None where mean and deviation are not pending.
 
     Raises:
         ShardError: the shard has wrong values.
@@ -53,35 +60,69 @@ class TorchLearner(Training, Evaluating):
     def __init__(
         self,
         task: Task,
-        shard: Shard,
+        data: Any,
         *,
         device: str = "cpu",
         batch_size: BatchSize = 100,
         model: FlatModule | None = None,
         amp: bool = False,
     ) -> None:
-        super().__init__(task, shard, device, batch_size, amp=amp)
+        self.scaling = SiteScaling.of(task, data, self.use)
+        super().__init__(task, data if self.scaling is None else self.scaling.provisional, device, batch_size, amp=amp)
+        self._check_methods()
         self.model = model or self._made()
         self.frozen_digest = self.model.frozen_digest  # before the first call of the model
         if model is None:
             self.model.watch()
-        self._probe()
+        if self._samples:
+            self._probe()
+
+    @cached_property
+    def abilities(self) -> frozenset[Ability]:
+        """What algorithms may ask for beyond training, evaluation and counts."""
+        own, found = self.task.own, set[Ability]()
+        if "train" not in own:
+            found |= {"batches", "subset"}
+        if self._samples or "subset" in own:
+            found.add("subset")
+        if self._samples or "losses" in own:
+            found.add("losses")
+        if self._samples:
+            found.add("outputs")
+        return frozenset(found)
+
+    def _check_methods(self) -> None:
+        """Check that a task with other data than arrays has the methods that these need.
+
+        Raises:
+            TaskError: one is missing.
+        """
+        own, what = self.task.own, of_type(self.data)
+        if self.shard is None and "train" not in own:
+            raise TaskError(
+                f"train: expected an own one, since load_data returned {what}. Or return a Shard from load_shard."
+            )
+        if not self._samples and "evaluate" not in own:
+            raise TaskError(
+                f"evaluate: expected an own one, since load_data returned {what}. Or return data sets or loaders by part, "
+                "{'train': ..., 'test': ...}."
+            )
 
     @cached_property  # the user may change the task file while the peer runs
     def meaning(self) -> str:
         """What the numbers of a model mean for this task and shard, as neighbors compare it."""
-        text = meaning_of(self.task, self.shard, self.schema, self.input_dtype).text()
+        text = meaning_of(self.task, self.shard, self.schema, self.input_dtype, self.sample_shape).text()
         return sys.intern(text)  # equal at all peers of a process
 
     @property
     def true_cluster(self) -> NDArray[np.int64] | None:
         """The cluster that each training sample was drawn from, int64 [n], where known."""
-        return self.shard.true_cluster
+        return None if self.shard is None else self.shard.true_cluster
 
     @property
     def test_cluster(self) -> NDArray[np.int64] | None:
         """The cluster that each test sample was drawn from, int64 [m], where known."""
-        return self.shard.test_cluster
+        return None if self.shard is None else self.shard.test_cluster
 
     def initial_model(self, seed: int) -> Vector:
         """Return initial values, float32 [d], a function of the seed; the state of torch's generator is restored."""
@@ -95,12 +136,14 @@ class TorchLearner(Training, Evaluating):
     def _made(self) -> FlatModule:
         """Make the model; where forward may move tensors outside of its vector, look in two steps of training which it moves."""
         trial = self._fresh()
-        if not trial.constants:
+        if not (trial.constants and self.task.can_try):
             return trial
         before = trial.digests()
         self.model, some = trial, np.arange(min(SOME, self.count()))
         try:
-            self.train(trial.store(), TrainingPlan(2, 0, 0.01, indices=some, unit="step"))
+            built_in = TrainingPlan(2, 0, 0.01, indices=some, unit="step")
+            plan = built_in if "batches" in self.abilities else TrainingPlan(1, 0, 0.01, trial=2)
+            self.train(trial.store(), plan)
         except PeerError:  # of the task; the probe or the first training says it better
             return self._fresh()
         now = trial.digests()
@@ -147,9 +190,10 @@ class TorchLearner(Training, Evaluating):
 
     def _hint(self) -> str:
         """Return what to do where a model gets integers that it may not be made for."""
-        x = self.shard.train_x
+        x = None if self.shard is None else self.shard.train_x
         if (
-            isinstance(x, Mapping)
+            x is None
+            or isinstance(x, Mapping)
             or not np.issubdtype(x.dtype, np.integer)
             or ((s := self._scaling) and s.changes_values)
         ):
@@ -171,7 +215,8 @@ class TorchLearner(Training, Evaluating):
                 f"model: expected {self.task.classes} outputs, one for each class of the task, got {outputs.shape[axis]}"
             )
         for part in PARTS:
-            self._samples[part].check_labels(outputs.shape[axis])
+            if part in self._samples:
+                self._samples[part].check_labels(outputs.shape[axis])
         elements = list(outputs.movedim(axis, -1).shape[:-1])
         if targets.dim() > 1 and elements != list(targets.shape):
             raise TaskError(

@@ -11,28 +11,30 @@ from coordinator_free_bootstrap import Manifest, canonical_json
 from peer.core.averaging import Vector
 from peer.core.schema import Schema, TensorSpec
 from peer.learning.learner import TorchLearner
-from peer.tasks.arrays import sample_shape
 
-PERSONALIZED, CLUSTER = "personalized_model", "cluster"
+BEST, CLUSTER = "best_model", "cluster"  # roles, beside PERSONALIZED
 
 
 def model_metadata(learner: TorchLearner, manifest: Manifest, peers: int) -> dict[str, str]:
     """Return the metadata of a model file; `peer evaluate` and `peer predict` need only that file."""
     task, shard = learner.task, learner.shard
-    preprocessing = shard.preprocessing or task.preprocessing
-    names = shard.class_names or task.class_names
+    preprocessing = (shard.preprocessing if shard else None) or task.preprocessing
+    names = (shard.class_names if shard else None) or task.class_names
     about = {
         "manifest": canonical_json(manifest),
         "peers": str(peers),
-        "sample_shape": json.dumps(sample_shape(shard.train_x)),
-        "input_dtype": learner.input_dtype,
         "kind": task.kind,
-        "outputs": str(learner.outputs),
         "class_axis": str(task.class_axis),
         "metric": task.metric_name,
         "metric_better": "higher" if task.higher_is_better else "lower",
         "frozen_digest": learner.frozen_digest,
     }
+    if (shape := learner.sample_shape) is not None:
+        about |= {
+            "sample_shape": json.dumps(shape),
+            "input_dtype": learner.input_dtype,
+            "outputs": str(learner.outputs),
+        }
     if preprocessing is not None:
         about["preprocessing"] = preprocessing.to_json()
     if names is not None:

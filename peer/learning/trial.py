@@ -38,6 +38,20 @@ def try_batches(learner: TorchLearner, theta: Vector, learning_rate: float) -> s
     Raises:
         TaskError, ShardError: the first fault, with the batch in which it comes.
     """
+    if "batches" in learner.abilities:
+        _try_training(learner, theta, learning_rate)
+    if "outputs" not in learner.abilities:
+        return ""
+    for part in PARTS:
+        whole, most = learner.count(part), learner.evaluation_batch
+        if 0 < (rows := whole % most) < whole:
+            name = f"the last {part} batch of an evaluation ({counted(whole, 'sample')}, {most} at a time)"
+            with _batch(f"{name}, {counted(rows, 'sample')}"):
+                learner.try_last(theta, part, rows)
+    return _single(learner, theta)
+
+
+def _try_training(learner: TorchLearner, theta: Vector, learning_rate: float) -> None:
     learner.check_batch_size(learner.batch_size)
     count, size = learner.count(), learner.batch_samples
     last = count % size if size else 0
@@ -48,13 +62,6 @@ def try_batches(learner: TorchLearner, theta: Vector, learning_rate: float) -> s
         if rows > 1 or not learner.model.has_batch_norm:  # which leaves such a batch out
             with _batch(f"{name}, {counted(rows, 'sample')}"):
                 _step(learner, theta, learning_rate, rows)
-    for part in PARTS:
-        whole, most = learner.count(part), learner.evaluation_batch
-        if 0 < (rows := whole % most) < whole:
-            name = f"the last {part} batch of an evaluation ({counted(whole, 'sample')}, {most} at a time)"
-            with _batch(f"{name}, {counted(rows, 'sample')}"):
-                learner.try_last(theta, part, rows)
-    return _single(learner, theta)
 
 
 def _step(learner: TorchLearner, theta: Vector, learning_rate: float, rows: int) -> None:
@@ -133,15 +140,24 @@ def check_hidden_state(learner: TorchLearner, learning_rate: float) -> HiddenSta
 def _behavior(learner: TorchLearner, model: FlatModule, theta: Vector, rate: float) -> tuple[Vector, Vector, Vector]:
     """Return the outputs of a module, those of a second call, and what a training makes of a vector."""
     learner.model = model
+    if "outputs" not in learner.abilities:
+        return theta, theta, _trained(learner, theta, rate)
     outputs, again = (learner.outputs_of(theta, slice(0, SOME)).numpy() for _ in range(2))
     return outputs, again, _trained(learner, theta, rate)
 
 
 def _trained(learner: TorchLearner, theta: Vector, rate: float) -> Vector:
+    if "batches" not in learner.abilities:
+        return learner.train(theta, trial_of_loop(STEPS, rate))[0]
     some = np.arange(min(SOME, learner.count()))
     return learner.train(
         theta, TrainingPlan(epochs=STEPS, seed=0, learning_rate=rate, unit="step", indices=some, batch_size=len(some))
     )[0]
+
+
+def trial_of_loop(steps: int, learning_rate: float) -> TrainingPlan:
+    """Return the plan of some steps of an own loop."""
+    return TrainingPlan(1, 0, learning_rate, optimizer_state={}, trial=steps)
 
 
 def _same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:

@@ -19,6 +19,7 @@ from peer.learning.device import check_amp, device_named
 from peer.learning.learner import TorchLearner
 from peer.runtime.local_options import LocalOptions, complete_options, limits_form
 from peer.runtime.resources import disk_note, require_memory
+from peer.runtime.results import write_best
 from peer.runtime.saved_state import notes_of, saved_state, state_files
 from peer.store.checkpoint import CheckpointStore
 from peer.store.delivered_file import DeliveredFile
@@ -26,7 +27,7 @@ from peer.store.identity_files import IncarnationFile, StateLock
 from peer.store.state_dir import StateDir
 from peer.tasks.loading import load_task
 from peer.tasks.task import Task
-from peer.tasks.training_shard import training_shard
+from peer.tasks.training_data import training_data
 from peer.wire.proxy import HttpProxy
 
 if TYPE_CHECKING:
@@ -122,12 +123,12 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     )
     device = device_named(settings.options["device"])
     check_amp(settings.options["amp"], device)
-    shard = training_shard(task, peer_id, manifest)
-    preprocessing = shard.preprocessing or task.preprocessing
+    data = training_data(task, peer_id, manifest)
+    preprocessing = getattr(data, "preprocessing", None) or task.preprocessing
     if preprocessing is not None and preprocessing.reading is not None:
         log.info("data read as %s", preprocessing.reading)
     learner = TorchLearner(
-        task, shard, device=device, batch_size=manifest.batch_size, amp=settings.options["amp"] is not None
+        task, data, device=device, batch_size=manifest.batch_size, amp=settings.options["amp"] is not None
     )
     log.info("learns %s", goal(learner.meaning))
     if settings.check_task:
@@ -159,12 +160,14 @@ def _with_state(
     saved = saved_state(directory, checkpoints, run, algorithm, learner.schema, discard=discard)
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
-    require_memory(algorithm.held, learner.schema.size)
-    host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic)
+    kept = algorithm.held + bool(learner.count("validation"))  # the model of the best round beside them
+    require_memory(kept, learner.schema.size)
+    host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic, scaling=learner.scaling)
+    write_best(host, directory, host.workspace.best)  # of the checkpoint; rounds after it are undone
     host.workspace.delivered = DeliveredFile(directory.root)
     notes = list(problems_of(graph, peer_id, host.state.model_bytes, settings.upload_limit, settings.download_limit))
     notes += notes_of(checkpoints, run, incarnations)
-    if full := disk_note(directory.root, 4 * learner.schema.size * len(host.workspace.models)):
+    if full := disk_note(directory.root, 4 * learner.schema.size * kept):
         notes.append(full)
     return Assembled(
         host=host,

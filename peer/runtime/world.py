@@ -24,6 +24,7 @@ from coordinator_free_bootstrap.errors import (
 )
 from coordinator_free_bootstrap.strict_json import printable
 from peer import failpoints
+from peer.algorithms.predictor import Best
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.arrivals import Arrival
@@ -33,9 +34,10 @@ from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullReq
 from peer.runtime.about import about
 from peer.runtime.assembly import Assembled
 from peer.runtime.edges import Edges
+from peer.runtime.partials import PartialCheckpoints
 from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
-from peer.runtime.results import start_fields
+from peer.runtime.results import start_fields, write_best
 from peer.store.history import HistoryWriter
 from peer.store.records import ProcessStatus
 from peer.wire.limits import WireLimits
@@ -81,6 +83,15 @@ class AsyncioWorld:
         self._stopped: asyncio.Future[str] | None = None
         self._stop_training = False
         self.progress = TrainingProgress(self.manifest.rounds)
+        self.partials = PartialCheckpoints(
+            parts.state_dir.trainings,
+            parts.checkpoints,
+            self.host.workspace.learner.meaning,
+            60 * settings.options["checkpoint_minutes"],
+            rounds=self.manifest.rounds,
+            safe_round=self.host.state.disk.saved_round,
+            on_resume=self.progress.resumed,
+        )
         self._compute = ThreadPoolExecutor(1, "compute")
         self._fold = ThreadPoolExecutor(1, "fold")
         self._disk = ThreadPoolExecutor(1, "disk")
@@ -91,6 +102,8 @@ class AsyncioWorld:
         self._wire_bytes_before = 0
         self._certificates_logged: set[tuple[int, str]] = set()
         self._slow_logged: set[int] = set()  # neighbors
+        best = self.host.workspace.best
+        self._best_round = best.round_index if best else None  # of the file, which `assemble` has written
         self._ended = False
         self.host.connect(self)
 
@@ -104,7 +117,7 @@ class AsyncioWorld:
         """
         loop = asyncio.get_running_loop()
         self._stopped = loop.create_future()
-        self.host.workspace.should_stop = self._should_stop
+        self.host.workspace.should_stop, self.host.workspace.partials = self._should_stop, self.partials
         server = PeerServer(
             self.requests,
             self.parts.settings.options["listen"] or self.host.state.graph.node(self.peer_id).address,
@@ -421,6 +434,7 @@ class AsyncioWorld:
         try:
             done = await self._on(self._compute, _worked, self, effect)
         except DivergedError:
+            self.partials.clear()  # else a next start would find the same model
             self.host.say_goodbye()
             raise
         self.post(done)
@@ -433,13 +447,21 @@ class AsyncioWorld:
         began, problem = time.monotonic(), ""
         arrays, round_index = checkpoint.arrays, checkpoint.round_index
         try:
-            await self._on(self._disk, self.parts.checkpoints.save, round_index, arrays, checkpoint.state)
+            await self._on(self._disk, self._save, checkpoint)
         except StorageError as error:
             problem = str(error)
         size_bytes = sum(array.nbytes for array in arrays.values())
         fields = {"round_index": round_index, "seconds": time.monotonic() - began, "bytes": size_bytes}
         self.record("checkpoint", fields | {"error": problem or None})
         self.post(ev.CheckpointWritten(round_index, problem))
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, then the file of its best model; after a crash in between, the next start writes that file."""
+        self.parts.checkpoints.save(checkpoint.round_index, checkpoint.arrays, checkpoint.state)
+        best = Best.of(checkpoint)
+        if best is not None and best.round_index != self._best_round:
+            write_best(self.host, self.parts.state_dir, best)
+            self._best_round = best.round_index
 
     # ---- history and log ------------------------------------------------------------------------------------------------
 
@@ -505,6 +527,7 @@ def _worked(world: AsyncioWorld, effect: do.Work) -> ev.WorkDone:
     if named:
         failpoints.reach(f"{effect.kind}.begin")
     world.progress.begin()
+    world.partials.drop(world.host.state.disk.saved_round)
     done = world.host.work(effect)
     if named:
         failpoints.reach(f"{effect.kind}.end")

@@ -53,9 +53,11 @@ Time = Annotated[str, AfterValidator(_iso)]
 PeerId = Annotated[int, Field(ge=0, le=ID_MAX)]
 PeerIds = Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 Small = Annotated[int, Field(ge=0, le=2**53)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Metrics = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
+OwnNumbers = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
 Weights = Annotated[list[Number], Field(min_length=1, max_length=CLUSTERS_MAX)]
 CenterScores = Annotated[  # [center][true cluster]: sum of the test samples' scores, and their number
     list[Annotated[list[Annotated[list[Number], Field(min_length=2, max_length=2)]], Field(min_length=1)]],
@@ -197,6 +199,20 @@ class ResultFields(TypedDict, total=False):
             "the same of the model that travels, where the evaluation model is a personal one, or several models predict"
         ),
     ]
+    metric_validation: Annotated[
+        Number | None,
+        observable(
+            "the same of what predicts on the validation samples, where the peer has some: it chooses the best round"
+        ),
+    ]
+    best_round: Annotated[
+        Count | None,
+        observable(
+            "round with the best `metric_validation` so far, the earliest of equal ones; its model is `models/best.safetensors`. "
+            "The number of rounds: the model after the final phase"
+        ),
+    ]
+    metric_best: Annotated[Number | None, observable("`metric_validation` of that round")]
     metric_train: Annotated[
         Number | None,
         Entry(
@@ -206,6 +222,13 @@ class ResultFields(TypedDict, total=False):
     ]
     loss: Annotated[Number | None, observable("mean loss of the evaluation model on the test set", prometheus="gauge")]
     train_loss: Annotated[Number | None, observable("mean training loss", prometheus="gauge")]
+    train_numbers: Annotated[OwnNumbers | None, Entry("of an own training loop, by name, from `Trained.numbers`")]
+    learning_rate: Annotated[
+        Number | None,
+        observable(
+            "of the round's training: `run.learning_rate` by its schedule, halved by each restore", prometheus="gauge"
+        ),
+    ]
     metrics: Annotated[
         Metrics | None,
         observable(
@@ -251,6 +274,10 @@ class RoundFields(TypedDict, total=False):
     ]
     rejected: Annotated[dict[Word, Count] | None, Entry("complete arrivals that failed screening, by refusal code")]
     neighbors_alive: Annotated[Count | None, observable("when the round closed", "neighbors")]
+    resumed_steps: Annotated[
+        Count | None,
+        Entry("only after a restart inside the round: steps of its trainings that were on disk, and were not repeated"),
+    ]
     restores: Annotated[
         Count | None,
         Entry(
@@ -348,8 +375,34 @@ class CaughtUpLine(Line, total=False):
     to_round: Annotated[Count | None, Entry("the round with which it continues")]
 
 
+class ScalingLine(Line, total=False):
+    """The numbers of all sites on which the peers have agreed, with shared scaling; once in each incarnation."""
+
+    kind: Required[Literal["scaling"]]
+    digest: Annotated[Required[Text], Entry("SHA-256 of the numbers of all sites; equal at all peers")]
+    samples: Annotated[
+        Required[Annotated[dict[PeerKey, Count], Field(max_length=ENTRIES_MAX)]],
+        Entry("of the training set of each peer, by id"),
+    ]
+    classes: Annotated[
+        dict[PeerKey, list[Count]] | None,
+        Entry("samples of each class in it, where each sample has one of known classes"),
+    ]
+    columns: Annotated[list[Text] | None, Entry("names of the features, of a table")]
+    mean: Annotated[list[Number] | None, Entry("of each feature over all sites")]
+    deviation: Annotated[list[Number] | None, Entry("of each feature over all sites; 0: it is constant")]
+
+
 HistoryLine = (
-    StartLine | RoundLine | NeighborLine | RefusedLine | CheckpointLine | CaughtUpLine | LeaveLine | EndLine
+    StartLine
+    | ScalingLine
+    | RoundLine
+    | NeighborLine
+    | RefusedLine
+    | CheckpointLine
+    | CaughtUpLine
+    | LeaveLine
+    | EndLine
 )  # distinguished by ``kind``
 KINDS: Mapping[str, type] = {get_args(get_type_hints(each)["kind"])[0]: each for each in get_args(HistoryLine)}
 
@@ -386,6 +439,8 @@ class Summary(TypedDict, total=False):
     cluster_index: Annotated[Count | None, Entry("as in the `end` line")]
     true_cluster: Annotated[Count | None, Entry("null if not known")]
     metric: Annotated[MetricRecord | None, Entry("see *The metric*, with its last `value`")]
+    best_round: Annotated[Count | None, Entry("as in the `end` line, where the peer has validation samples")]
+    metric_best: Annotated[Number | None, Entry("as in the `end` line, where the peer has validation samples")]
     loss: Annotated[Number | None, Entry("as in the `end` line")]
     metrics: Annotated[Metrics | None, Entry("as in the `end` line, where the task has more metrics")]
     model_tests: Annotated[ModelTests | None, Entry("as in the `end` line")]
@@ -400,7 +455,6 @@ class Summary(TypedDict, total=False):
 
 # ---- the status ---------------------------------------------------------------------------------------------------------
 
-PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -414,6 +468,7 @@ class HostStatus(TypedDict):
         unchanged_s: seconds since stage or round last changed.
         deadline_s: seconds until the round closes without the models that are missing then; None if it does not wait.
         metric: of the task, and its last value; `more_metrics`: its others.
+        best_round: with the best value on the validation samples, where the peer has some; `metric_best`: that value.
     """
 
     peer_id: PeerId
@@ -434,6 +489,8 @@ class HostStatus(TypedDict):
     silent_s: Annotated[dict[PeerKey, Seconds | None], Field(max_length=ENTRIES_MAX)]
     metric: MetricRecord
     more_metrics: NotRequired[MoreMetrics]
+    best_round: NotRequired[Count | None]
+    metric_best: NotRequired[Number | None]
     cluster_index: Count | None
     totals: Annotated[dict[Word, Count], Field(max_length=100)]
     refusals: Annotated[dict[Word, Count], Field(max_length=100)]
@@ -489,7 +546,9 @@ STATES: Mapping[str, RunStatus] = {
     "running": RunStatus("the start, or a round, is in progress", note="still running; the numbers are preliminary"),
     "completed": RunStatus("all rounds are done", ends=True),
     "alone": RunStatus(
-        "as completed, but without any neighbor in most rounds, or without any model folded", ends=True, down=True
+        "as completed, but without any neighbor in most rounds, or without any model folded; or ended by `run.start.wait_for`",
+        ends=True,
+        down=True,
     ),
     "left": RunStatus("asked to leave", ends=True, note="stopped before the end of the run; started again, it resumes"),
     "refused": RunStatus("refused by every neighbor", ends=True, down=True),

@@ -63,8 +63,10 @@ def used_data_root(manifest: Manifest, data_root: Path | None) -> Path | None:
     return data_root if "data_root" in local_options(manifest.task) else None
 
 
-def keys_without_effect(manifest: Manifest) -> dict[str, str]:
+def keys_without_effect(manifest: Manifest, own_loop: bool = False) -> dict[str, str]:
     """Return the manifest keys whose value is not the default and changes nothing, each with the reason.
+
+    ``own_loop``: whether the task trains itself, as far as the caller knows it.
 
     The rules stand beside the keys and ask for facts of the algorithm, which adds rules for keys that it uses in another way
     (`Algorithm.keys`). Only certain cases are listed: a key that is missing here may have no effect either. Of the options,
@@ -75,7 +77,9 @@ def keys_without_effect(manifest: Manifest) -> dict[str, str]:
     """
     algorithm = algorithms().get(manifest.algorithm)
     around = replace(
-        algorithm.in_run(manifest) if algorithm else InRun(manifest), own_task=source_named(manifest.task) is None
+        algorithm.in_run(manifest) if algorithm else InRun(manifest),
+        own_task=source_named(manifest.task) is None,
+        own_loop=own_loop,
     )
     found = {key: why for key, _, why in without_effect(manifest, around, "run.")}
     if around.options is not None:

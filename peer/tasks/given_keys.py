@@ -7,11 +7,14 @@ from collections.abc import Callable, Collection
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.effect import keys_without_effect, problem_without_effect
-from peer.tasks.loading import deals_samples
+from peer.tasks.loading import deals_samples, trains_itself
 from peer.tasks.sources import source_named
 
 # of the built-in tasks and of `Data`; another task of a user has data and model of its own
 DATA_KEYS = frozenset(f"run.{key}" for key in ("model", "model_options", "split", "split_options", "data_seed"))
+LOOP_KEYS = frozenset(
+    f"run.{key}" for key in ("batch_size", "optimizer", "momentum", "optimizer_state", "gradient_clip", "weight_decay")
+)  # of the built-in loop
 
 
 def _deals(manifest: Manifest) -> bool:
@@ -38,7 +41,8 @@ def warn_without_effect(
     Raises:
         UsageError: a key that the user set has no effect.
     """
-    for key, why in keys_without_effect(manifest).items():
+    own_loop = any(is_set(key, given) for key in LOOP_KEYS) and trains_itself(manifest)
+    for key, why in keys_without_effect(manifest, own_loop).items():
         set_here = is_set(key, given)
         if set_here and key in DATA_KEYS and _deals(manifest):
             continue

@@ -20,7 +20,7 @@ from coordinator_free_bootstrap.validation import unknown_name
 from peer.core.metric import MORE_METRICS_MAX, Metric
 from peer.tasks.dealt import DealtTask
 from peer.tasks.effect import refuse_unused_options
-from peer.tasks.preprocessing import Preprocessing
+from peer.tasks.preprocessing import SHARED, Preprocessing
 from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Kind
 from peer.tasks.shard_file import load_shard_file
@@ -72,6 +72,16 @@ def deals_samples(manifest: Manifest) -> bool:
     """Return whether a user's task is a `DealtTask`, so that split and model of the manifest have an effect; loads the task."""
     try:
         return isinstance(_users_task(manifest), DealtTask)
+    except TaskError:  # the file is on other machines, or says what is wrong when it is used
+        return False
+
+
+def trains_itself(manifest: Manifest) -> bool:
+    """Return whether a user's task has an own training loop, so that keys of the built-in one have no effect; loads the task."""
+    if source_named(manifest.task) is not None:
+        return False
+    try:
+        return "train" in _users_task(manifest).own
     except TaskError:  # the file is on other machines, or says what is wrong when it is used
         return False
 
@@ -180,6 +190,14 @@ def _from_file(manifest: Manifest) -> Task:
     return as_task(load_object(manifest.task, NAMED), manifest)
 
 
+def _check_data(task: Task, manifest: Manifest) -> None:
+    if type(task).load_shard is Task.load_shard and "load_data" not in task.own:
+        raise TaskError(
+            f"task: {manifest.task}: expected load_shard, or load_data for an own train, got neither. Give the class one of "
+            "them."
+        )
+
+
 def as_task(loaded: object, manifest: Manifest) -> Task:
     """Return a checked task object; a class is called with the manifest's ``task_options``.
 
@@ -201,6 +219,7 @@ def as_task(loaded: object, manifest: Manifest) -> Task:
         )
     if not isinstance(loaded, Task):
         raise TaskError(f"task: {manifest.task}: expected an object or class of type Task, got {of_type(loaded)}")
+    _check_data(loaded, manifest)
     if loaded.kind not in get_args(Kind):
         raise TaskError(
             f"task: {manifest.task}: expected kind to be one of {', '.join(get_args(Kind))}, got {loaded.kind!r}"
@@ -221,11 +240,7 @@ def as_task(loaded: object, manifest: Manifest) -> Task:
         raise TaskError(
             f"task: {manifest.task}: more_metrics: expected at most {MORE_METRICS_MAX} metrics, got {count}"
         )
-    if not isinstance(loaded.preprocessing, Preprocessing | None):
-        raise TaskError(
-            f"task: {manifest.task}: preprocessing: expected a Preprocessing, or None, got a "
-            f"{type(loaded.preprocessing).__name__}"
-        )
+    loaded = _with_preprocessing(loaded, manifest)
     facts: object = loaded.facts
     if not isinstance(facts, Mapping) or not all(isinstance(text, str) for entry in facts.items() for text in entry):
         raise TaskError(f"task: {manifest.task}: facts: expected a dict from text to text, got {facts!r}")
@@ -238,3 +253,16 @@ def as_task(loaded: object, manifest: Manifest) -> Task:
             f"{names!r}"
         )
     return loaded
+
+
+def _with_preprocessing(task: Task, manifest: Manifest) -> Task:
+    """Return the task with its preprocessing as an object; raises TaskError for another value."""
+    found: object = task.preprocessing
+    if found == "shared":
+        task = copy.copy(task)  # the user's object may be loaded again
+        object.__setattr__(task, "preprocessing", SHARED)  # also where the class is a frozen dataclass
+    elif not isinstance(found, Preprocessing | None):
+        raise TaskError(
+            f"task: {manifest.task}: preprocessing: expected a Preprocessing, 'shared', or None, got {found!r}"
+        )
+    return task

@@ -12,7 +12,7 @@ import torch
 from coordinator_free_bootstrap.meaning import CONSTANT, RAW, SCALED, Meaning
 from coordinator_free_bootstrap.user_file import digest_of_code
 from peer.core.schema import Schema
-from peer.tasks.arrays import Inputs, is_stored, sample_shape
+from peer.tasks.arrays import Inputs, is_stored
 from peer.tasks.columns import DATE
 from peer.tasks.dealt import DealtTask
 from peer.tasks.preprocessing import Preprocessing
@@ -23,27 +23,28 @@ PATTERN_MAX = 4096  # inputs of which the record says one by one whether they ar
 TENSORS_MAX = 256  # that the record names
 
 
-def meaning_of(task: Task, shard: Shard, schema: Schema, input_dtype: str) -> Meaning:
+def meaning_of(task: Task, shard: Shard | None, schema: Schema, input_dtype: str, shape: Any) -> Meaning:
     """Return what the numbers of a model mean for a task and a checked shard.
 
     Args:
         task: as loaded.
-        shard: its inputs are read where they are in memory, to recognize constant columns.
+        shard: its inputs are read where they are in memory, to recognize constant columns; None: other data, of an own loop.
         schema: of a model.
-        input_dtype: of what the model gets; JSON by name for several inputs.
+        input_dtype: of what the model gets; JSON by name for several inputs; "" if it is not known.
+        shape: of one sample; None if it is not known.
     """
     reported = task.reported()
     return Meaning(
         kind=task.kind,
-        target=shard.metadata.get("target"),
+        target=None if shard is None else shard.metadata.get("target"),
         classes=_classes(task, shard),
         targets=_form(task, shard),
-        inputs=json.loads(input_dtype) if input_dtype.startswith("{") else input_dtype,
+        inputs=json.loads(input_dtype) if input_dtype.startswith("{") else input_dtype or None,
         facts=dict(task.facts),
         metric=f"{reported.name}, {'higher' if reported.higher_is_better else 'lower'} is better",
         more_metrics=tuple(metric.name for metric in task.more_metrics),
         loss="own" if type(task).loss is not Task.loss else "default",
-        shape=sample_shape(shard.train_x),
+        shape=shape,
         task_file=digest_of_code(type(task)),
         tensors=tuple(f"{tensor.name} {list(tensor.shape)}" for tensor in schema.tensors[:TENSORS_MAX]),
         versions=f"torch {torch.__version__}, numpy {np.__version__}",
@@ -52,10 +53,10 @@ def meaning_of(task: Task, shard: Shard, schema: Schema, input_dtype: str) -> Me
     )
 
 
-def _classes(task: Task, shard: Shard) -> tuple[str, ...] | int | None:
+def _classes(task: Task, shard: Shard | None) -> tuple[str, ...] | int | None:
     if task.kind == "regression":
         return None
-    names = shard.class_names or task.class_names
+    names = (shard.class_names if shard else None) or task.class_names
     if isinstance(task, DealtTask):  # a split may rename the labels of some peers on purpose; the data set is one
         names = task.pool_names or names
     if names is not None and task.classes in (None, len(names)):
@@ -63,20 +64,25 @@ def _classes(task: Task, shard: Shard) -> tuple[str, ...] | int | None:
     return None if task.classes is None else int(task.classes)
 
 
-def _form(task: Task, shard: Shard) -> str:
+def _form(task: Task, shard: Shard | None) -> str | None:
     """Return the form of one target; labels of elements may have other sizes at other peers."""
+    if shard is None:
+        return None
     shape = list(shard.train_y.shape[1:])
     if task.kind == "classification":
         return "one label" if not shape else f"labels with {len(shape)} axes"
     return f"{task.kind} {shape}"
 
 
-def _scaling(task: Task, shard: Shard) -> dict[str, Any]:
+def _scaling(task: Task, shard: Shard | None) -> dict[str, Any]:
     """Return the fields about preprocessing; numbers of mean and deviation only where the task has them for all peers."""
-    own, common = shard.preprocessing, task.preprocessing
+    own, common = (shard.preprocessing if shard else None), task.preprocessing
     used = own or common
     if used is None:
         return {}
+    if used.shared is not None:
+        least = f"mean and deviation of all sites, each of {used.shared.samples_min} samples or more"
+        return {**_columns(used), "divisor": used.divisor, "scaling": least}
     centered = bool(np.any(used.mean) or np.any(np.not_equal(used.std, 1.0)))
     fields = {
         **_columns(used),
@@ -85,6 +91,7 @@ def _scaling(task: Task, shard: Shard) -> dict[str, Any]:
     }
     if own is None:
         return fields | {"mean": used.mean, "std": used.std}
+    assert shard is not None  # it has the scaling
     return fields | {"scaled": _pattern(used, shard.train_x) if centered else None}
 
 

@@ -100,6 +100,16 @@ class Shard:
             return each(lambda array: read_rows(array, none), self.train_x), read_rows(self.train_y, none)
         return self.val_x, self.val_y
 
+    def training_on(self, indices: NDArray[np.int64]) -> Shard:
+        """Return the shard with some of its training samples, int64 [m], in this order, some maybe twice."""
+        return replace(
+            self,
+            train_x=each(lambda array: take(array, indices), self.train_x),
+            train_y=take(self.train_y, indices),
+            true_cluster=None if self.true_cluster is None else self.true_cluster[indices],
+            turns=None if self.turns is None else self.turns[indices],
+        )
+
     def holding_out(self, share: float, seed: int) -> Shard:
         """Return the shard with validation data: its own, or a share of its training samples, drawn by ``seed``.
 
@@ -113,20 +123,14 @@ class Shard:
             return self
         order = generator(seed, "validation").permutation(samples)
         kept, out = np.sort(order[held:]), np.sort(order[:held])
-        return replace(
-            self,
-            train_x=each(lambda array: take(array, kept), self.train_x),
-            train_y=take(self.train_y, kept),
-            val_x=each(lambda array: take(array, out), self.train_x),
-            val_y=take(self.train_y, out),
-            true_cluster=None if self.true_cluster is None else self.true_cluster[kept],
-            turns=None if self.turns is None else self.turns[kept],
-        )
+        held_out = {"val_x": each(lambda array: take(array, out), self.train_x), "val_y": take(self.train_y, out)}
+        return replace(self.training_on(kept), **held_out)
 
     def checked(self, kind: Kind, classes: int | None) -> Shard:
         """Return the shard with checked arrays: float32, or integers that torch has.
 
-        Stored arrays stay as they are; their values are checked when they are read.
+        Stored arrays stay as they are; their values are checked when they are read. While scaling is pending, float64 inputs stay
+        float64.
 
         Args:
             kind: labels of samples become int64, targets of regression and multilabel float32.
@@ -142,9 +146,10 @@ class Shard:
                 f"shard: class_names: expected one name for each of the {classes} classes, got {len(self.class_names)}"
             )
         arrays: dict[str, Any] = {}
+        wide = self.preprocessing is not None and self.preprocessing.is_pending
         for name, part in _PARTS:
             x, y = self.part(part)
-            arrays[f"{name}_x"] = _inputs(f"{name}_x", x)
+            arrays[f"{name}_x"] = _inputs(f"{name}_x", x, wide)
             arrays[f"{name}_y"] = _targets(f"{name}_y", y, kind, classes)
             if count(x) != count(y):
                 raise ShardError(
@@ -184,7 +189,7 @@ class Shard:
         return values.astype(np.int64)
 
 
-def _inputs(name: str, x: Inputs) -> Inputs:
+def _inputs(name: str, x: Inputs, wide: bool) -> Inputs:
     if isinstance(x, Mapping):
         if not x or not all(isinstance(key, str) and key.isidentifier() for key in x):
             raise ShardError(f"shard: {name}: expected arguments of the model's forward, got the names {list(x)}")
@@ -193,7 +198,8 @@ def _inputs(name: str, x: Inputs) -> Inputs:
         if len(set(counts.values())) > 1:
             raise ShardError(f"shard: {name}: expected equally many samples under each name, got {counts}")
         return arrays
-    return _array(name, x, 2)
+    checked = _array(name, x, 2)
+    return np.asarray(x) if wide and getattr(x, "dtype", None) == np.float64 else checked
 
 
 def _array(name: str, x: Any, axes: int) -> Any:

@@ -9,6 +9,13 @@
 
 and ``peer testbed --set run.task=sensors.py:task``. The default is classification with cross-entropy and
 accuracy; ``kind = "regression"`` has squared error. A subclass may override `loss`, `metric` and `make_optimizer`.
+
+A task with an own training loop has `train`, and mostly `evaluate` and `load_data`:
+
+    class Scans(Task):
+        def make_model(self): return UNet()
+        def load_data(self, peer_id): return {"train": DataLoader(...), "test": DataLoader(...)}
+        def train(self, model, data, budget): ...
 """
 
 from __future__ import annotations
@@ -18,18 +25,23 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from coordinator_free_bootstrap.errors import TaskError
 from peer.core.metric import Metric
+from peer.tasks.budget import Budget, Trained
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import IGNORED, Kind, Shard
 
+OPTIONAL = ("load_data", "train", "evaluate", "losses", "count", "subset")
+
 
 class Task(ABC):
-    """A data set, a model, a loss and a metric.
+    """A data set, a model, a loss and a metric; it has `make_model`, and `load_shard` or `load_data`.
 
     Attributes:
         kind: of the targets; it decides the default loss and metric: classification (one label of several for each sample, or
@@ -39,6 +51,8 @@ class Task(ABC):
         class_names: name of each label, which `peer predict` prints; None: the numbers are printed.
         preprocessing: how `load_shard` scales raw inputs, if it is the same for all peers, else it stands in the `Shard`.
             Model files hold it and `peer predict` applies it. None: not declared, so `peer predict` refuses raw inputs.
+            "shared", or a `Preprocessing` with ``shared``: raw rows are scaled by mean and deviation of the training samples of
+            all peers, on which they agree before round 0 (docs/data.md).
         facts: what else all peers must have in common, as text by name: units, the tokenizer. Neighbors refuse other facts.
         more_metrics: name and direction of what `measure` returns beside the metric.
         metric_name: name of the result of `metric`.
@@ -90,6 +104,11 @@ class Task(ABC):
         """
         return bool(self.more_metrics) or type(self).metric is not Task.metric
 
+    @property
+    def can_try(self) -> bool:
+        """Whether `train` may be called before the run, to try the task: not where the loop is that of a running program."""
+        return True
+
     def reported(self) -> Metric:
         """Return name, direction and format of `metric`, which logs, files and tables take from here."""
         return Metric(self.metric_name, self.higher_is_better, self.metric_is_share)
@@ -101,9 +120,62 @@ class Task(ABC):
         Every call must return the same names and shapes; peers compare them in the handshake.
         """
 
-    @abstractmethod
     def load_shard(self, peer_id: int) -> Shard:
-        """Return the data of one peer, 0-based."""
+        """Return the data of one peer, 0-based, as arrays."""
+        raise NotImplementedError
+
+    def load_data(self, peer_id: int) -> Any:
+        """Return the data of one peer, 0-based, for an own `train`: anything; by default the arrays of `load_shard`.
+
+        Data sets or loaders by part, ``{"train": ..., "validation": ..., "test": ...}``, whose batches are pairs of inputs and
+        targets, can do what arrays can: `loss` and `metric` evaluate them. Other data need an own `evaluate` and `count`.
+        """
+        return self.load_shard(peer_id)
+
+    def train(self, model: nn.Module, data: Any, budget: Budget) -> Trained | None:
+        """Train a model in place, as long as the budget says; optional: without it, the built-in loop trains.
+
+        The module is the same in every call and has the values to start from; do not keep what depends on them beyond the call,
+        except by ``budget.keep``. What the values are afterwards is this peer's model of the round.
+
+        Args:
+            model: in training mode, on the device of the peer; float32.
+            data: as `load_data` returned them; of some algorithms a part of the training samples.
+            budget: of the round.
+        """
+        raise NotImplementedError
+
+    def evaluate(self, model: nn.Module, data: Any) -> Mapping[str, float]:
+        """Return the values of `metric_name` and `more_metrics` on the test samples, by name, and maybe ``loss``.
+
+        Optional: without it, `loss` and `metric` evaluate. Values for validation samples have the prefix ``validation_``.
+        The model is in evaluation mode; gradients are off.
+        """
+        raise NotImplementedError
+
+    def losses(self, model: nn.Module, data: Any) -> Tensor:
+        """Return the loss of each training sample, float32 [n], always in the same order; the model is in evaluation mode.
+
+        Optional: algorithms that assign samples or peers to clusters ask for it. Without it, `loss` gives them, where the data
+        are arrays, data sets or loaders.
+        """
+        raise NotImplementedError
+
+    def count(self, data: Any) -> int:
+        """Return the number of training samples; optional where data are arrays, data sets or loaders."""
+        raise NotImplementedError
+
+    def subset(self, data: Any, indices: NDArray[np.int64]) -> Any:
+        """Return data whose training samples are those with these indices, int64 [m], in the order of `losses`, some maybe twice.
+
+        Optional where data are arrays, data sets or loaders.
+        """
+        raise NotImplementedError
+
+    @property
+    def own(self) -> frozenset[str]:
+        """Which of the optional methods about training and data this task has."""
+        return frozenset(name for name in OPTIONAL if getattr(type(self), name) is not getattr(Task, name))
 
     def encode(self, rows: Any, preprocessing: Preprocessing | None) -> Any:
         """Return inputs of the model [n, ...] for raw samples, as `load_shard` makes them; `peer predict` calls an own one.

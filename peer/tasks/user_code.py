@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +60,7 @@ def user_code(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def libraries_seeded(seed: int) -> Iterator[None]:
     """Seed the generators of Python, NumPy and torch for one block, then restore their state."""
     with GENERATORS:
         python, numpy, torchs = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
@@ -74,6 +75,18 @@ def _seeded(seed: int) -> Iterator[None]:
             torch.default_generator.set_state(torchs)
 
 
+def data_of(task: Task, peer_id: int) -> Any:
+    """Return the data of a peer: its shard, or what an own ``load_data`` returns, drawn as in `shard_of`.
+
+    Raises:
+        TaskError: it raises an exception.
+    """
+    if "load_data" not in task.own:
+        return shard_of(task, peer_id)
+    with user_code(f"load_data({peer_id})"), libraries_seeded(derive_seed(0, "load_shard", peer_id)):
+        return task.load_data(peer_id)
+
+
 def shard_of(task: Task, peer_id: int) -> Shard:
     """Return the shard of a peer from ``load_shard``; a loader that draws random numbers draws the same in every call.
 
@@ -82,7 +95,7 @@ def shard_of(task: Task, peer_id: int) -> Shard:
     Raises:
         TaskError: it raises an exception, or returns something else than a `Shard`.
     """
-    with user_code(f"load_shard({peer_id})"), _seeded(derive_seed(0, "load_shard", peer_id)):
+    with user_code(f"load_shard({peer_id})"), libraries_seeded(derive_seed(0, "load_shard", peer_id)):
         shard: object = task.load_shard(peer_id)
     if not isinstance(shard, Shard):
         raise TaskError(f"load_shard({peer_id}): expected a Shard, got {of_type(shard)}")

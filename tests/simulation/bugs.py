@@ -32,6 +32,7 @@ from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import Stage
 from peer.core.state import State
+from peer.core.waiting import Start
 from peer.host import receiving as receiving_module
 from peer.host import sending as sending_module
 from peer.host.host import PeerHost
@@ -469,6 +470,14 @@ def what_a_lost_tunnel_carried_is_taken_as_delivered(original, network, push, at
         push.sender_done = True
         push.sender.answered(push, Outcome.FOLDED)
     original(network, push, at_once)
+
+
+# ---- the start ----------------------------------------------------------------------------------------------------------
+
+
+@plant(Start, "fails")
+def everyone_is_waited_for_until_the_deadline_only(original, start, now):
+    return None
 
 
 # ---- the tests of the last round's models ------------------------------------------------------------------------------

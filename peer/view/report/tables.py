@@ -148,7 +148,8 @@ def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
 def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:
     """Return one row per peer, at most `ROWS_MAX`."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
-    for name in ("peer", "status", "rounds", metric.name, "cluster", "true", "sent", "folded", "MB", "starts"):
+    chosen = ("best round", "validation") if any(row["best_round"] is not None for row in rows) else ()
+    for name in ("peer", "status", "rounds", metric.name, *chosen, "cluster", "true", "sent", "folded", "MB", "starts"):
         table.add_column(_plain(name), justify="left" if name == "status" else "right")
     for row in rows[:ROWS_MAX]:
         table.add_row(
@@ -156,6 +157,7 @@ def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:
             _styled(row["status"], row["exit_code"]),
             str(row["rounds_completed"]),
             metric.text(row["metric_value"]),
+            *((shown(row["best_round"]), metric.text(row["metric_best"])) if chosen else ()),
             shown(row["cluster_index"]),
             shown(row["true_cluster"]),
             str(row["models_sent"]),

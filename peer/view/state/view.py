@@ -144,6 +144,8 @@ class View:
             round=peer.rounds_completed,
             metric=last.get("metric_value"),
             metrics=latest_values(peer, self.more_metrics()),
+            best_round=last.get("best_round"),
+            metric_best=last.get("metric_best"),
             loss=last.get("loss"),
             cluster=last.get("cluster_index"),
             true_cluster=last.get("true_cluster"),

@@ -19,7 +19,7 @@ from typing_extensions import override
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.held_out import Indices
-from peer.algorithms.learner import Fields, TrainStats, training_fields
+from peer.algorithms.learner import Ability, Fields, TrainStats, training_fields
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, accumulate
@@ -50,6 +50,12 @@ class Apfl(Personal[ApflOptions, ApflState]):
     name = "apfl"
     Options = ApflOptions
     State = ApflState
+
+    @classmethod
+    @override
+    def needs(cls, manifest: Manifest) -> frozenset[Ability]:
+        """Return single steps on chosen batches, by turns for two models."""
+        return frozenset({"batches"})
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)

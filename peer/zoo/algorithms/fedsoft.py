@@ -21,9 +21,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import derive_seed, uniform
-from peer.algorithms.learner import Fields, Learner, training_fields
+from peer.algorithms.learner import Ability, Fields, Learner, training_fields
 from peer.algorithms.mixture import Labels, cluster_sizes, division
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.saved_state import array
@@ -78,6 +79,12 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
     Options = FedSoftOptions
     State = FedSoftState
     keys: ClassVar = {"mix": EffectiveWhen.never("the weights of algorithm fedsoft are importances")}
+
+    @classmethod
+    @override
+    def needs(cls, manifest: Manifest) -> frozenset[Ability]:
+        """Return the losses of samples, which choose their centers."""
+        return frozenset({"losses"})
 
     @property
     @override

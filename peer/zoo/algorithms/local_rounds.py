@@ -16,7 +16,7 @@ from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.learner import TrainStats
+from peer.algorithms.learner import Follow, TrainStats
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, fold
 from peer.zoo.algorithms.personal import batch_samples, batches_in_epochs, require_plain_sgd
@@ -41,11 +41,10 @@ class LocalRoundsOptions(BaseModel):
         return learning_rate * self.strength if self.rho is None else self.rho
 
 
-OF_EPOCHS: dict[str, EffectiveWhen] = {
-    "local_epochs": EffectiveWhen(
-        lambda r: r.options is None or r.options.local_rounds is None, "run.options.local_rounds is given"
-    )
-}
+OF_EPOCHS: dict[str, EffectiveWhen] = dict.fromkeys(
+    ("local_epochs", "local_unit"),
+    EffectiveWhen(lambda r: r.options is None or r.options.local_rounds is None, "run.options.local_rounds is given"),
+)
 
 
 def check_local_rounds(name: str, manifest: Manifest, options: LocalRoundsOptions) -> None:
@@ -67,6 +66,8 @@ def local_rounds(
 ) -> tuple[Vector, Vector, list[TrainStats]]:
     """Return w and theta after R local rounds, as new arrays, and the statistics of each."""
     rho = options.step(workspace.learning_rate)
+    if "batches" not in workspace.learner.abilities:
+        return _in_own_loop(options, workspace, w, theta, rho)
     w, done = w.copy(), []
     for number, batch in enumerate(successive_batches(workspace, options.local_rounds or batches_in_epochs(workspace))):
         plan = replace(
@@ -85,6 +86,22 @@ def local_rounds(
         if workspace.should_stop():
             break
     return w, theta, done
+
+
+def _in_own_loop(
+    options: LocalRoundsOptions, workspace: Workspace, w: Vector, theta: Vector, rho: float
+) -> tuple[Vector, Vector, list[TrainStats]]:
+    """Do the same in one training of a user's loop: its successive steps take successive batches, and w moves every S steps."""
+    plan = replace(
+        workspace.plan(workspace.seed("train", 0)),
+        proximal=(w, options.strength),
+        follow=Follow(options.inner_steps, rho),
+    )
+    if options.local_rounds is not None:
+        plan = replace(plan, epochs=options.local_rounds * options.inner_steps, unit="step")
+    theta, stats = workspace.fit(theta, plan)
+    assert stats.center is not None  # as the plan has a proximal term
+    return stats.center, theta, [stats]
 
 
 def successive_batches(workspace: Workspace, count: int) -> list[npt.NDArray[np.int64]]:

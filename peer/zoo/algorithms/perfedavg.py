@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.learner import Fields, TrainingPlan, training_fields
+from peer.algorithms.learner import Ability, Fields, TrainingPlan, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.zoo.algorithms.local_rounds import successive_batches
@@ -39,6 +39,12 @@ class PerFedAvg(Personal[PerFedAvgOptions]):
 
     name = "perfedavg"
     Options = PerFedAvgOptions
+
+    @classmethod
+    @override
+    def needs(cls, manifest: Manifest) -> frozenset[Ability]:
+        """Return single steps on chosen batches: one to adapt, one from there."""
+        return frozenset({"batches"})
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)

@@ -59,15 +59,7 @@ def test_a_body_is_tested_under_the_own_head():
     peers = run(graph)
     for peer in peers:
         assert all(test["metric_value"] is not None for test in results_of(peer))
-        assert peer.models[0].size < peer.learner.schema.size
-
-
-def test_a_part_without_its_rest_has_no_result(monkeypatch):
-    from peer.zoo.algorithms.fedrep import FedRep
-
-    monkeypatch.delattr(FedRep, "whole_model")
-    for peer in run(graph_of(algorithm="fedrep")):
-        assert {test["missing"] for test in results_of(peer)} == {"part"}
+        assert peer.workspace.models.part.size < peer.learner.schema.size
 
 
 def test_a_run_without_an_exchange_has_no_tests():

@@ -150,11 +150,11 @@ def meaning_with(algorithm):
     from peer.host.build import build_host
     from peer.learning.learner import TorchLearner
     from peer.tasks.loading import load_task
-    from peer.tasks.training_shard import training_shard
+    from peer.tasks.training_data import training_data
 
     manifest = (graph := graph_with(algorithm)).manifest
     task = load_task(manifest, 4)
-    learner = TorchLearner(task, training_shard(task, 0, manifest), batch_size=manifest.batch_size)
+    learner = TorchLearner(task, training_data(task, 0, manifest), batch_size=manifest.batch_size)
     return build_host(0, graph, learner, 1, clock=lambda: 0.0).hello_to(1).meaning
 
 

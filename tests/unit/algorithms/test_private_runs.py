@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
+from peer.algorithms.learner import ABILITIES
 from peer.algorithms.work import perform
 from peer.algorithms.workspace import Workspace
 from peer.core.decisions import AlgorithmState
@@ -26,6 +27,8 @@ class Shard:
     """A learner of 137 samples whose losses and updates are drawn at random."""
 
     schema = SCHEMA
+    abilities = frozenset(ABILITIES)
+    validates = False
 
     def __init__(self, peer_id):
         self.rng = np.random.default_rng(peer_id)
@@ -47,7 +50,7 @@ class Shard:
 
     def train(self, theta, plan):
         return theta + self.rng.standard_normal(4, np.float32), SimpleNamespace(
-            loss=1.0, metric=None, samples=SAMPLES, steps=1
+            loss=1.0, metric=None, samples=SAMPLES, steps=1, numbers={}
         )
 
     def evaluate(self, theta, part="test"):

@@ -17,16 +17,18 @@ from peer.bed.testbed.ports import on_free_ports
 ROOT = Path(__file__).parents[3]
 WITH_AN_EXAMPLE = [
     *("Algorithm", "Data", "Graph", "Manifest", "Preprocessing", "Run", "Shard", "Task", "Testbed"),
-    *("run", "run_async", "simulate", "watch"),
+    *("join", "run", "run_async", "simulate", "watch"),
 ]
 OF_ALGORITHMS = [  # what a subclass of Algorithm takes, returns and uses
-    *("AlgorithmState", "ConfigError", "EffectiveWhen", "Fields", "Learner", "ModelHeader", "NO_NUMBERS", "Numbers"),
+    *("Ability", "AlgorithmState", "ConfigError", "EffectiveWhen", "Fields", "Follow", "Learner", "ModelHeader"),
+    *("NO_NUMBERS", "Numbers"),
     *("Offer", "OptionsT", "Pass", "Refusal", "RefusalCode", "Schema", "Select", "StateT", "Target", "TrainStats"),
     *("TrainingPlan", "Vector", "Workspace", "accumulate", "array", "derive_seed", "fold", "generator", "measured"),
     *("training_fields", "weighted_sum"),
 ]
+OF_OWN_LOOPS = ["Budget", "Metric", "Trained"]
 OF_SPLITS_AND_MODELS = ["Model", "PeerSplit", "PoolSamples", "Split", "SplitInput", "SplitOptions"]
-NAMES = sorted(WITH_AN_EXAMPLE + OF_ALGORITHMS + OF_SPLITS_AND_MODELS)
+NAMES = sorted(WITH_AN_EXAMPLE + OF_ALGORITHMS + OF_OWN_LOOPS + OF_SPLITS_AND_MODELS)
 WITH_EXAMPLES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for package in ("coordinator_free_bootstrap", "peer")

@@ -79,4 +79,4 @@ def test_a_peer_tests_all_neighbors_up_to_a_bound_and_then_a_drawn_part():
     first = drawn(0, 0, many)
     assert len(first) == TESTED_MAX and first < {*many}
     assert first == drawn(0, 0, reversed(many)) != drawn(0, 1, many)
-    assert {"not_drawn", "skipped", "late", "dead", "left", "none", "part", "not_kept"} <= {*REASONS}
+    assert {"not_drawn", "skipped", "late", "dead", "left", "none", "not_kept"} <= {*REASONS}

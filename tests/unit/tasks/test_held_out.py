@@ -6,7 +6,7 @@ import pytest
 from coordinator_free_bootstrap import Manifest
 from peer.tasks.loading import load_task
 from peer.tasks.shard import Shard
-from peer.tasks.training_shard import training_shard
+from peer.tasks.training_data import training_data
 
 
 def shard_of(count, validation=0):
@@ -40,11 +40,11 @@ def test_own_validation_data_stay():
 @pytest.mark.parametrize(("algorithm", "share"), [("dpfl", 0.2), ("dfca", 0.0)])
 def test_only_where_the_algorithm_needs_it(algorithm, share):
     manifest = Manifest(algorithm=algorithm, split_options={"samples_per_peer": 50, "test_per_peer": 10})
-    shard = training_shard(load_task(manifest, 4), 1, manifest)
+    shard = training_data(load_task(manifest, 4), 1, manifest)
     assert len(shard.part("validation")[0]) == round(50 * share) and len(shard.train_x) == round(50 * (1 - share))
 
 
 def test_a_split_that_holds_out_more_is_taken_as_it_is():
     options = {"samples_per_peer": 50, "test_per_peer": 10, "validation": 0.4}
     manifest = Manifest(algorithm="dpfl", split_options=options)
-    assert len(training_shard(load_task(manifest, 4), 1, manifest).val_x) == 20
+    assert len(training_data(load_task(manifest, 4), 1, manifest).val_x) == 20

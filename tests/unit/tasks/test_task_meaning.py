@@ -20,7 +20,7 @@ from peer.tasks.loading import as_task, load_task
 from peer.tasks.meaning import _columns
 from peer.tasks.shard_file import save_shard
 from peer.tasks.table import Form
-from peer.tasks.training_shard import training_shard
+from peer.tasks.training_data import training_data
 
 ROWS = np.arange(24, dtype=np.float64).reshape(12, 2)
 
@@ -44,7 +44,7 @@ class Own(Task):
 
 def meaning(task, peer_id=0, **run):
     """Return the text that a peer's hello carries."""
-    return TorchLearner(task, training_shard(task, peer_id, parse_manifest(run, "test"))).meaning
+    return TorchLearner(task, training_data(task, peer_id, parse_manifest(run, "test"))).meaning
 
 
 def record(task, peer_id=0, **run):

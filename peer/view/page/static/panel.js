@@ -63,6 +63,8 @@ export class Panel {
       ["waits", peer.waits || "for none"],
       ["seconds", spent],
     ];
+    const { best_round: best, metric_best: value } = film.state.peers[this.peer];
+    if (cursor.live && known(best)) facts.push(["best round", `${best}, ${film.metricText(value, film.main)} on its validation samples`]);
     if (address) facts.push(["address", address]);
     const mixture = film.chosen("mixture", this.peer, cursor.position);
     if (mixture) facts.push(["mixture", mixture.map((weight, cluster) => `${cluster}: ${decimal(weight, 2)}`).join(", ")]);

@@ -1,0 +1,134 @@
+"""Goal: programs with their own loops are peers as processes: a kill in mid-round, Ctrl-C and several ranks change no bit.
+
+Method: `tests/tools/own_loop_site.py` as three programs, with dropout, a shuffled loader, AdamW and a schedule; the same loop as
+a task in one process says what they must give.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tools.own_loop_site import Site
+from tools.running import PATIENCE_S, until
+
+import peer
+from peer.bed.testbed.ports import on_free_ports
+from peer.store.history import read_history
+
+pytestmark = pytest.mark.process
+PROGRAMS = Path(__file__).parents[1] / "tools"
+SITES = 3
+VICTIM = 1
+
+
+class Programs:
+    """The sites of one graph, each a program of its own."""
+
+    def __init__(self, home: Path, stack: ExitStack, peers: int = SITES, **run: Any) -> None:
+        self.home, self._stack = home, stack
+        settings = {"algorithm": "dfedavg", "rounds": 5, "local_epochs": 2, "timeouts": {"suspicion_s": 60.0}, **run}
+        self.graph = peer.Graph.of(on_free_ports(peer.Graph.make("line", peers=peers, run=settings)))
+        self.graph.save(home / "graph.json")
+
+    def start(
+        self, site: int, *before: str, program: str = "own_loop_site.py", failpoint: str = ""
+    ) -> subprocess.Popen[bytes]:
+        """Start the program of a site; ``before``: of the command, such as a launcher."""
+        log = self._stack.enter_context((self.home / f"site-{site}.log").open("ab"))
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PEER_FAILPOINTS": failpoint}
+        command = [sys.executable, *before, str(PROGRAMS / program), str(self.home / "graph.json"), str(site)]
+        process = subprocess.Popen([*command, str(self.place(site))], env=environment, stdout=log, stderr=log)
+        self._stack.callback(_ended, process)
+        return process
+
+    def place(self, site: int) -> Path:
+        return self.home / f"peer-{site}"
+
+    def log(self, site: int) -> str:
+        return (self.home / f"site-{site}.log").read_text()
+
+    def history(self, site: int, kind: str) -> list[dict[str, Any]]:
+        path = self.place(site) / "history.jsonl"
+        return [dict(line) for line in read_history(path) if line["kind"] == kind] if path.exists() else []
+
+    def finish(self, *processes: subprocess.Popen[bytes]) -> None:
+        for site, process in enumerate(processes):
+            assert process.wait(PATIENCE_S) == 0, self.log(site)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+@contextmanager
+def programs(home: Path, **run: Any) -> Iterator[Programs]:
+    with ExitStack() as stack:
+        yield Programs(home, stack, **run)
+
+
+def models(home: Path) -> list[dict[str, np.ndarray]]:
+    return [load_file(home / f"peer-{site}" / "models" / "personalized.safetensors") for site in range(SITES)]
+
+
+def same(left: list[dict[str, np.ndarray]], right: list[dict[str, np.ndarray]]) -> bool:
+    return all(
+        a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) for n in a) for a, b in zip(left, right, strict=True)
+    )
+
+
+@pytest.mark.parametrize("failpoint", ["", "train.step=kill@14", "persist.sealed=kill@3"])
+def test_programs_give_the_bits_of_the_same_loop_in_a_task_whatever_is_killed(tmp_path: Path, failpoint: str) -> None:
+    with programs(tmp_path) as bed:
+        running = [bed.start(site, failpoint=failpoint if site == VICTIM else "") for site in range(SITES)]
+        if failpoint:
+            assert running[VICTIM].wait(PATIENCE_S) == -signal.SIGKILL
+            assert "failpoint" in bed.log(VICTIM)
+            running[VICTIM] = bed.start(VICTIM)
+        bed.finish(*running)
+        peer.simulate(bed.graph, Site(), out=tmp_path / "hook", progress=False)
+    assert same(models(tmp_path), models(tmp_path / "hook"))
+
+
+def test_ctrl_c_tells_the_neighbors_and_a_restart_goes_on(tmp_path: Path) -> None:
+    with programs(tmp_path, rounds=300, peers=2) as bed:
+        first, other = bed.start(0), bed.start(1)
+        until(lambda: len(bed.history(0, "round")) > 3, "three rounds")
+        first.send_signal(signal.SIGINT)
+        assert first.wait(PATIENCE_S) == -signal.SIGINT
+        assert "KeyboardInterrupt" in bed.log(0)
+        (left,) = bed.history(0, "leave")
+        until(lambda: "left" in [line.get("state") for line in bed.history(1, "neighbor")], "the goodbye")
+        bed.finish(bed.start(0), other)
+        assert bed.history(0, "start")[-1]["resumed_from"] == left["rounds_completed"]
+        assert [line["round_index"] for line in bed.history(0, "round")] == list(range(300))
+
+
+@pytest.mark.slow
+def test_the_ranks_of_a_site_train_as_one_peer_and_resume_with_the_same_bits(tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    ends = []
+    for name, failpoint in (("plain", ""), ("killed", "train.step=kill@8")):
+        home = tmp_path / name
+        home.mkdir()
+        with programs(home, peers=2) as bed:
+            site, other = bed.start(0, *launcher, program="own_loop_ranks.py", failpoint=failpoint), bed.start(1)
+            if failpoint:
+                assert site.wait(PATIENCE_S) != 0
+                assert "failpoint" in bed.log(0)
+                site = bed.start(0, *launcher, program="own_loop_ranks.py")
+            bed.finish(site, other)
+            ranks = [(home / f"peer-0-rank-{rank}.txt").read_text() for rank in (0, 1)]
+            assert ranks[0] == ranks[1]
+            ends.append(load_file(bed.place(0) / "models" / "personalized.safetensors"))
+    assert same(ends[:1], ends[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -137,7 +138,12 @@ class Receiving:
         space = self._workspace
         if header.step != FIRST_STEP or space.round_index + 1 != space.manifest.rounds:
             return False
-        return header.sender in drawn(space.manifest.seed, space.peer_id, space.graph.neighbors(space.peer_id))
+        return header.sender in self._tested
+
+    @cached_property
+    def _tested(self) -> frozenset[int]:
+        space = self._workspace
+        return drawn(space.manifest.seed, space.peer_id, space.graph.neighbors(space.peer_id))
 
     def _model_of(self, arrival: Arrival) -> Vector:
         header = arrival.header

@@ -6,18 +6,24 @@ many steps were on disk, so that a test fails where the round began anew.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tools import invariants
-from tools.beds import Bed, Models, same_models
+from tools.beds import Bed, Models, final_models, same_models
 from tools.warm_parent import WarmParent
+
+import peer
+from peer.store.state_dir import StateDir
 
 pytestmark = pytest.mark.process
 
 Make = Callable[..., Bed]
 VICTIM = 1
+TOOLS = Path(__file__).parents[1] / "tools"
 LONG = {"rounds": 3, "algorithm": "dfedavg", "local_epochs": 4, "momentum": 0.9}
 SEVERAL = {"rounds": 3, "clusters": 2, "algorithm": "fedem", "local_epochs": 2}
 
@@ -111,13 +117,33 @@ def test_each_training_of_a_round_goes_on_for_itself(bed: Make, undisturbed_fede
     assert run.log(VICTIM).count("resuming in round") == 2
 
 
-def test_a_leave_in_mid_round_costs_nothing_although_no_state_is_due(bed: Make, undisturbed: dict[int, Models]) -> None:
-    run = bed(**LONG, failpoints={VICTIM: "train.step=leave@9"}, goodbye_s=60.0, checkpoint_minutes=1e6)
-    assert run.until_ended(VICTIM) == 0 and run.fired(VICTIM) == 1
-    assert run.summary(VICTIM)["status"] == "left"
+HOOK = {"rounds": 3, "algorithm": "dfedavg", "local_epochs": 3, "task": f"{TOOLS / 'own_loop_inside.py'}:task"}
+
+
+def test_a_task_with_resumable_loops_goes_on(bed: Make, tmp_path: Path) -> None:
+    run = bed(**HOOK, failpoints={VICTIM: "train.step=kill@8"}, checkpoint_minutes=0)
+    assert run.until_ended(VICTIM) == -9 and run.fired(VICTIM) == 1
     _again(run)
-    (steps,) = _end(run, undisturbed)
-    assert steps >= 8
+    peer.simulate(peer.Graph.of(run.graph), out=tmp_path / "hook", progress=False)
+    assert _end(run, final_models(tmp_path / "hook", run.graph))
+
+
+@pytest.mark.parametrize("loop", ["built_in", "own"])
+def test_a_leave_in_mid_round_costs_nothing_although_no_state_is_due(bed: Make, tmp_path: Path, loop: str) -> None:
+    """The training waits in mid-round until the peer has been asked to leave."""
+    task = shutil.copy(TOOLS / "held_task.py", tmp_path)
+    settings: dict[str, Any] = {"rounds": 2, "algorithm": "dfedavg", "local_epochs": 4}
+    settings |= {"batch_size": 8} if loop == "built_in" else {}
+    (tmp_path / "hold").write_text(str(StateDir.of_peer(tmp_path / "bed", VICTIM).log))
+    run = bed(**settings, task=f"{task}:{loop}", goodbye_s=60.0, checkpoint_minutes=1e6)
+    run.until((tmp_path / "held").exists, "a step in mid-round")
+    run.do("leave", VICTIM)
+    assert run.until_ended(VICTIM) == 0
+    assert run.summary(VICTIM)["status"] == "left"
+    (tmp_path / "hold").unlink()
+    _again(run)
+    peer.simulate(peer.Graph.of(run.graph), out=tmp_path / "simulated", progress=False)
+    assert len(_end(run, final_models(tmp_path / "simulated", run.graph))) == 1
 
 
 def test_a_full_disk_leaves_a_warning_and_the_round_goes_on(bed: Make, undisturbed: dict[int, Models]) -> None:

@@ -100,6 +100,20 @@ def test_programs_give_the_bits_of_the_same_loop_in_a_task_whatever_is_killed(tm
     assert same(models(tmp_path), models(tmp_path / "hook"))
 
 
+@pytest.mark.parametrize("failpoint", ["train.step=kill@5", "partial.arrays=kill@12", "send.end=kill@2"])
+def test_a_program_with_resumable_loops_goes_on_inside_of_its_round(tmp_path: Path, failpoint: str) -> None:
+    with programs(tmp_path, rounds=3) as bed:
+        program = {"program": "own_loop_inside.py"}
+        running = [bed.start(i, **program, failpoint=failpoint if i == VICTIM else "") for i in range(SITES)]
+        assert running[VICTIM].wait(PATIENCE_S) == -signal.SIGKILL
+        assert "failpoint" in bed.log(VICTIM)
+        running[VICTIM] = bed.start(VICTIM, **program)
+        bed.finish(*running)
+        peer.simulate(bed.graph, Site(), out=tmp_path / "hook", progress=False)
+        assert [line["resumed_steps"] for line in bed.history(VICTIM, "round") if line.get("resumed_steps")]
+    assert same(models(tmp_path), models(tmp_path / "hook"))
+
+
 def test_ctrl_c_tells_the_neighbors_and_a_restart_goes_on(tmp_path: Path) -> None:
     with programs(tmp_path, rounds=300, peers=2) as bed:
         first, other = bed.start(0), bed.start(1)

@@ -3,10 +3,11 @@
 import sys
 
 import lightning.pytorch as pl
-import peer
 import torch
 from pictures import loaders, network
 from torch.nn import functional
+
+import peer
 
 EPOCHS, OPTIONS = 6, {"gradient_clip_val": 1.0, "logger": False, "enable_checkpointing": False}
 

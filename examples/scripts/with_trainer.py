@@ -3,10 +3,11 @@
 import sys
 from pathlib import Path
 
-import peer
 from datasets import load_dataset
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
+
+import peer
 
 FOLDER = Path(__file__).parents[1] / "files" / "sentences"  # examples/make_files.py writes it
 LABELS = ("complaint", "question", "thanks")

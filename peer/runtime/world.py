@@ -36,6 +36,7 @@ from peer.runtime.edges import Edges
 from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields
+from peer.store.forks import close_connections_in_children
 from peer.store.history import HistoryWriter
 from peer.store.records import ProcessStatus
 from peer.wire.limits import WireLimits
@@ -118,6 +119,7 @@ class AsyncioWorld:
         )
         try:
             port = await server.start()
+            close_connections_in_children([port, *self._edges.ports])
             self._edges.open()
             self.record("start", self._start_fields(port))
             if on_listening:

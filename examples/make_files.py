@@ -1,4 +1,4 @@
-"""Make small files as users have them, for the examples: tables, time series, pictures with masks, scans, sentences and a text model.
+"""Make small files as users have them, for the examples: tables, series, pictures with masks, scans, sentences, a text model.
 
     python examples/make_files.py            # writes examples/files, about 2 MB; the same bytes every time
 

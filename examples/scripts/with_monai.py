@@ -22,19 +22,13 @@ def loaders(site):
     files = sorted((FOLDER / f"scanner-{site}").glob("*-image.npy"))
     rows = [{"image": path, "label": str(path).replace("image", "label")} for path in files]
     read = [LoadImaged(KEYS, ensure_channel_first=True), ScaleIntensityd("image")]
-    augment = [RandFlipd(KEYS, prob=0.5, spatial_axis=axis) for axis in range(3)] + [RandGaussianNoised("image", std=0.05)]
+    augment = [RandFlipd(KEYS, prob=0.5, spatial_axis=axis) for axis in range(3)] + [
+        RandGaussianNoised("image", std=0.05)
+    ]
     train = Dataset(rows[:-TEST], Compose(read + augment))
-    return DataLoader(train, batch_size=2, shuffle=True, num_workers=2), DataLoader(Dataset(rows[-TEST:], Compose(read)), TEST)
-
-
-@torch.no_grad()
-def dice(model, loader):
-    """Return the Dice coefficient of the volumes of a loader."""
-    model.eval()
-    metric = DiceMetric()
-    for batch in loader:
-        metric((model(batch["image"]) > 0).float(), batch["label"])
-    return float(metric.aggregate())
+    return DataLoader(train, batch_size=2, shuffle=True, num_workers=2), DataLoader(
+        Dataset(rows[-TEST:], Compose(read)), TEST
+    )
 
 
 def main(site):
@@ -42,18 +36,24 @@ def main(site):
     set_determinism(0)
     model = UNet(spatial_dims=3, in_channels=1, out_channels=1, channels=(4, 8, 16), strides=(2, 2))
     optimizer, loss = torch.optim.Adam(model.parameters(), 0.02), DiceCELoss(sigmoid=True)
-    options = {"keep": {"optimizer": optimizer}, "metric": peer.Metric("dice"), "state_dir": f"sites/{site}", "insecure": True}
-    evaluate = lambda model: dice(model, test)
-    with peer.join("graph.json", site, model=model, evaluate=evaluate, samples=len(train.dataset), **options) as rounds:
-        for epoch in rounds:
+
+    @torch.no_grad()
+    def dice(model):
+        model.eval()
+        metric = DiceMetric()
+        for batch in test:
+            metric((model(batch["image"]) > 0).float(), batch["label"])
+        return float(metric.aggregate())
+
+    options = {"keep": {"adam": optimizer}, "metric": peer.Metric("dice"), "insecure": True}
+    with peer.join("graph.json", site, model=model, evaluate=dice, samples=len(train.dataset), **options) as rounds:
+        for _ in rounds:
             model.train()
             for batch in train:
-                if epoch.should_stop():
-                    break
                 optimizer.zero_grad()
                 loss(model(batch["image"]), batch["label"]).backward()
                 optimizer.step()
-    print(f"dice {dice(model, test):.3f}")
+    print(f"dice {dice(model):.3f}")
 
 
 if __name__ == "__main__":

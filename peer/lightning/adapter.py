@@ -147,8 +147,8 @@ def task(
 
     Args:
         make_module: returns a new LightningModule; the seed of the run draws its first values.
-        make_data: takes the peer's id and returns a LightningDataModule, or loaders, ``{"train": ..., "test": ...}``. It is set up
-            once, with the same random numbers at each start. Without test data, or without a ``test_step``, the validation
+        make_data: takes the peer's id and returns a LightningDataModule, or loaders, ``{"train": ..., "test": ...}``. It is set
+            up once, with the same random numbers at each start. Without test data, or without a ``test_step``, the validation
             metrics are those of the test.
         metric: of the test, by the name under which the module logs it, with or without ``test_`` or ``val_``. Default: accuracy.
         more_metrics: further ones.

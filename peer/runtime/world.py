@@ -38,6 +38,7 @@ from peer.runtime.partials import PartialCheckpoints
 from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields, write_best
+from peer.store.forks import close_connections_in_children
 from peer.store.history import HistoryWriter
 from peer.store.records import ProcessStatus
 from peer.wire.limits import WireLimits
@@ -131,6 +132,7 @@ class AsyncioWorld:
         )
         try:
             port = await server.start()
+            close_connections_in_children([port, *self._edges.ports])
             self._edges.open()
             self.record("start", self._start_fields(port))
             if on_listening:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import atexit
 import ctypes
 import importlib
+import itertools
 import json
 import os
 import runpy
+import signal
 import sys
 import threading
 import traceback
@@ -19,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ports import keep_to_own_ports
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from coordinator_free_bootstrap import load_graph, make_graph
 from peer.bed.chaos.network import FaultyNetwork
@@ -28,6 +31,7 @@ from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
 from peer.rings import VERBS
 from peer.store.system import end_with_parent
+from peer.tasks.torchvision_shim import import_for_user_code
 from peer.view.live.watch import TestbedWatcher
 
 CLONE_NEWNET = 0x40000000
@@ -83,7 +87,7 @@ def run_command(request: dict) -> None:
         enter_network(request["namespace"])
     wait_for_goodbyes(request["goodbye_s"])
     os.chdir(request["cwd"])
-    set_by_import = {"GRPC_VERBOSITY": os.environ["GRPC_VERBOSITY"]}
+    set_by_import = {name: os.environ[name] for name in ("GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT")}
     os.environ.clear()
     os.environ.update(set_by_import | request["environment"])
     sys.path[0] = request["cwd"]
@@ -92,7 +96,16 @@ def run_command(request: dict) -> None:
 
 
 def run_script(request: dict) -> None:
-    """Run `python PATH ARGUMENTS` in a folder and an environment."""
+    """Run `python PATH ARGUMENTS` in a folder and an environment; ``kill_at_step``: of its optimizer, which the log tells."""
+    if request["kill_at_step"]:
+        steps = itertools.count(1)
+
+        def kill(*_: object) -> None:
+            if next(steps) == request["kill_at_step"]:
+                os.write(2, b"killed before a step\n")
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        register_optimizer_step_pre_hook(kill)
     os.chdir(request["cwd"])
     os.environ.update(request["environment"])
     sys.path[0] = os.path.dirname(request["path"])
@@ -168,6 +181,7 @@ def main() -> None:
             print(json.dumps({"code": os.waitstatus_to_exitcode(status) if pid else None}), flush=True)
             continue
         if request["do"] == "import":
+            import_for_user_code()  # lightning and transformers import torchvision
             for name in request["modules"]:
                 importlib.import_module(name)
             print(json.dumps({}), flush=True)
@@ -186,3 +200,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # the kernel frees the memory

@@ -37,7 +37,7 @@ EXAMPLES = "step:factor=0.8,every=5 or cosine:end=0.01,warm_up=10"
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class RateSchedule:
     """The rate of each round, as a share of the whole one; rounds may be epochs.
 
     Attributes:
@@ -75,13 +75,13 @@ class Schedule:
     @override
     def __str__(self) -> str:
         """Return the text without what is a default, so that equal schedules have equal texts."""
-        plain = Schedule(self.kind)
+        plain = RateSchedule(self.kind)
         given = [name for name in KEYS[self.kind] if getattr(self, name) != getattr(plain, name)]
         return self.kind + ":" * bool(given) + ",".join(f"{name}={getattr(self, name)!r}" for name in given)
 
 
 @lru_cache(maxsize=64)
-def schedule_of(text: str) -> Schedule:
+def schedule_of(text: str) -> RateSchedule:
     """Return the schedule that a text names.
 
     Raises:
@@ -99,7 +99,7 @@ def schedule_of(text: str) -> Schedule:
         given[key] = _number(key, value, text)
     if kind == "step" and "factor" not in given:
         raise ValueError(f"expected a factor, as in step:factor=0.8,every=5, got {shown(text)}")
-    return Schedule(kind, **given)
+    return RateSchedule(kind, **given)
 
 
 def _number(key: str, value: str, text: str) -> float | int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from peer.core.averaging import Vector
 
-Place = tuple[int, int]  # neighbor, slot
+DeliveredPlace = tuple[int, int]  # neighbor, slot
 
 
 class DeliveredModels:
@@ -17,8 +17,8 @@ class DeliveredModels:
     """
 
     def __init__(self) -> None:
-        self._rounds: dict[Place, int] = {}
-        self._models: dict[Place, Vector] = {}
+        self._rounds: dict[DeliveredPlace, int] = {}
+        self._models: dict[DeliveredPlace, Vector] = {}
         self.lost: set[int] = set()
 
     def keep(self, neighbor: int, slot: int, round_index: int, model: Vector) -> None:
@@ -49,10 +49,10 @@ class DeliveredModels:
         self._rounds.clear()
         self._models.clear()
 
-    def _put(self, place: Place, model: Vector) -> None:
+    def _put(self, place: DeliveredPlace, model: Vector) -> None:
         self._models[place] = model.copy() if model.flags.writeable else model
 
-    def _get(self, place: Place) -> Vector:
+    def _get(self, place: DeliveredPlace) -> Vector:
         return self._models.pop(place)
 
     def _failed(self, neighbor: int, error: OSError) -> None:

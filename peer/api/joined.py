@@ -27,7 +27,7 @@ from peer.api.arguments import named_in_python, refuse_unless
 from peer.api.choices import AlgorithmChoice, chosen
 from peer.api.one_peer import to_end
 from peer.api.ranks import END, FAILED, ROUND, Follower, Ranks, several_ranks, unwrapped
-from peer.api.round import Round
+from peer.api.round import LocalRound
 from peer.core.metric import Metric
 from peer.learning.kept_state import packed, unpacked
 from peer.learning.own_loop import EnoughSteps
@@ -49,7 +49,7 @@ POLL_S = 0.01
 class _Job:
     """Work for the program's thread: a round of its loop, or a call of one of its functions."""
 
-    budget: Round | None = None
+    budget: LocalRound | None = None
     call: Callable[[], Any] | None = None
     result: Any = None
     error: BaseException | None = None
@@ -115,7 +115,7 @@ class Joined(DeclaredMetric):
     def train(self, model: nn.Module, data: Any, budget: Budget) -> Trained:
         """Give the round to the program's loop, and wait until it asks for the next one."""
         self._take_states(budget)
-        asked = Round(**{each.name: getattr(budget, each.name) for each in fields(Budget)})
+        asked = LocalRound(**{each.name: getattr(budget, each.name) for each in fields(Budget)})
         self._wait(_Job(budget=asked), budget)
         return asked.reported[0] if asked.reported else Trained()
 
@@ -175,7 +175,7 @@ class Federation:
         self._thread.start()
         return self
 
-    def __iter__(self) -> Iterator[Round]:
+    def __iter__(self) -> Iterator[LocalRound]:
         """Yield the rounds that this peer trains; of an algorithm that trains several models, one for each.
 
         Raises:

@@ -19,7 +19,7 @@ from coordinator_free_bootstrap.extras import is_installed, require
 from coordinator_free_bootstrap.strict_json import of_type
 from peer.core.metric import Metric
 from peer.learning.own_loop import EnoughSteps
-from peer.lightning.data import Data
+from peer.lightning.data import ModuleData
 from peer.lightning.kept import NAME, MemoryOrFile, TrainerState
 from peer.tasks.budget import Budget, Trained
 from peer.tasks.declared_metric import DeclaredMetric
@@ -58,15 +58,15 @@ class LightningTask(DeclaredMetric):
         return module
 
     @override
-    def load_data(self, peer_id: int) -> Data:
-        return Data(self._make_data(peer_id))
+    def load_data(self, peer_id: int) -> ModuleData:
+        return ModuleData(self._make_data(peer_id))
 
     @override
-    def count(self, data: Data) -> int:
+    def count(self, data: ModuleData) -> int:
         return data.count()
 
     @override
-    def train(self, model: nn.Module, data: Data, budget: Budget) -> Trained:
+    def train(self, model: nn.Module, data: ModuleData, budget: Budget) -> Trained:
         state = budget.keep("trainer", TrainerState)
         trainer = self._trainer(
             model,
@@ -98,7 +98,7 @@ class LightningTask(DeclaredMetric):
         return Trained(sums.loss, sums.samples or None, None, numbers)
 
     @override
-    def evaluate(self, model: nn.Module, data: Data) -> Mapping[str, float]:
+    def evaluate(self, model: nn.Module, data: ModuleData) -> Mapping[str, float]:
         base, own = (getattr(kind, "test_step") for kind in (_package_of(model).LightningModule, type(model)))  # noqa: B009
         tests = "test" in data.parts and own is not base
         part = "test" if tests else "validation"

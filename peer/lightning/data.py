@@ -13,8 +13,8 @@ _STAGES = {"train": "fit", "validation": "validate", "test": "test"}
 _FIT = {"train": "train_dataloaders", "validation": "val_dataloaders"}  # arguments of Trainer.fit
 
 
-class Data:
-    """Data as a Trainer takes them.
+class ModuleData:
+    """ModuleData as a Trainer takes them.
 
     A Trainer of each round would set up a data module again: a split that is drawn there would be another one in each round.
 

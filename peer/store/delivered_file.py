@@ -11,7 +11,7 @@ from typing import IO
 import numpy as np
 from typing_extensions import override
 
-from peer.algorithms.delivered import DeliveredModels, Place
+from peer.algorithms.delivered import DeliveredModels, DeliveredPlace
 from peer.core.averaging import Vector
 
 log = logging.getLogger("peer")
@@ -28,11 +28,11 @@ class DeliveredFile(DeliveredModels):
         super().__init__()
         self._directory = directory
         self._file: IO[bytes] | None = None
-        self._starts: dict[Place, int] = {}  # bytes from the beginning of the file
+        self._starts: dict[DeliveredPlace, int] = {}  # bytes from the beginning of the file
         self._size = 0  # of one model, in values
 
     @override
-    def _put(self, place: Place, model: Vector) -> None:
+    def _put(self, place: DeliveredPlace, model: Vector) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115  closed by `drop`
         self._size = model.size
@@ -41,7 +41,7 @@ class DeliveredFile(DeliveredModels):
         model.tofile(self._file)
 
     @override
-    def _get(self, place: Place) -> Vector:
+    def _get(self, place: DeliveredPlace) -> Vector:
         assert self._file is not None
         self._file.seek(self._starts[place])
         model = np.fromfile(self._file, np.float32, self._size)

@@ -18,7 +18,7 @@ from coordinator_free_bootstrap.strict_json import finite, printable
 from peer.core.metric import Metric
 from peer.core.model_tests import REASONS
 from peer.store.files import storage_errors, write_atomic
-from peer.view.state.model_tests import Result, results
+from peer.view.state.model_tests import TestResult, results
 from peer.view.state.run_files import RunFiles
 
 NAMES = ("model_of", "data_of", "slot", "round_index", "metric_value", "loss", "missing")
@@ -52,7 +52,7 @@ def matrix(run: RunFiles) -> dict[str, Any] | None:
     }
 
 
-def columns_of(run: RunFiles) -> dict[int, list[Result]]:
+def columns_of(run: RunFiles) -> dict[int, list[TestResult]]:
     """Return the results of each peer that has some."""
     found = {peer.peer_id: results(peer.last.get("model_tests")) for peer in run.peers}
     return {tester: column for tester, column in found.items() if column}
@@ -92,7 +92,7 @@ def matrix_table(values: dict[str, Any], metric: Metric) -> Table | None:
     return table
 
 
-def _cell(result: Result | None, metric: Metric) -> str:
+def _cell(result: TestResult | None, metric: Metric) -> str:
     if result is None:
         return ""
     return printable(result.missing, 32) if result.missing else metric.text(result.value)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from peer.store.records import ModelTest
 
 
-class Result(NamedTuple):
+class TestResult(NamedTuple):
     """A model of a peer on the test samples of another, or of the same.
 
     Attributes:
@@ -32,15 +32,15 @@ class Result(NamedTuple):
     missing: str
 
 
-def results(tests: Iterable[ModelTest] | None) -> list[Result]:
+def results(tests: Iterable[ModelTest] | None) -> list[TestResult]:
     """Return a peer's results by `model_of`, ascending; of several models of one peer that with the lowest loss.
 
     Args:
         tests: field ``model_tests`` of its end line or summary.
     """
-    best: dict[int, Result] = {}
+    best: dict[int, TestResult] = {}
     for test in tests or ():
-        found = Result(
+        found = TestResult(
             test["model_of"],
             test.get("metric_value"),
             test.get("loss"),
@@ -54,5 +54,5 @@ def results(tests: Iterable[ModelTest] | None) -> list[Result]:
     return [best[model_of] for model_of in sorted(best)]
 
 
-def _rank(result: Result) -> tuple[bool, float]:
+def _rank(result: TestResult) -> tuple[bool, float]:
     return bool(result.missing), math.inf if result.loss is None else result.loss

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from coordinator_free_bootstrap.errors import ConfigError
-from coordinator_free_bootstrap.learning_rates import Schedule, schedule_of
+from coordinator_free_bootstrap.learning_rates import RateSchedule, schedule_of
 from coordinator_free_bootstrap.manifest import Manifest, canonical_json
 from coordinator_free_bootstrap.settings import apply_settings, parse_manifest
 
@@ -110,6 +110,6 @@ def test_a_wrong_schedule_is_one_sentence(key, value, sentence):
 def test_the_defaults_are_constant():
     assert (
         schedule_of(Manifest().learning_rate_schedule)
-        == Schedule()
+        == RateSchedule()
         == schedule_of(Manifest().final.learning_rate_schedule)
     )

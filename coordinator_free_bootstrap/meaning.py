@@ -25,6 +25,7 @@ KNOWN_CLASSES_MAX = 4096  # names that a peer collects from its neighbors' hello
 NAME_CHARS_MAX = 256  # of such a name
 _NAMES_SHOWN, _VALUE_CHARS_SHOWN = 8, 160
 _SETTING_CHARS_MAX = 2000  # of a setting in a refusal, since a neighbor's names are in it
+OWN = "of an own loop"  # `Meaning.targets` of data that only the task knows
 RAW, SCALED, CONSTANT = "r", "s", "?"  # letters of `Meaning.scaled`
 
 MeaningValues = dict[str, object]
@@ -244,7 +245,7 @@ def goal(text: str) -> str:
     values = _values(text) or {}
     kind, form, classes, column = (values.get(name) for name in ("kind", "targets", "classes", "target"))
     words = str(form) if kind == "regression" and form != "regression []" else str(kind)
-    words = "by an own loop" if form is None else words
+    words = "by an own loop" if form == OWN else words
     words += "" if column is None else f" of {_shown(column)}"
     if isinstance(classes, list):
         words += f" with {counted(len(classes), 'class')} {_shown(classes)}"

@@ -15,6 +15,7 @@ from peer.rings import MODULES, NAMES, module_of_api, name_of_api
 
 if TYPE_CHECKING:
     from coordinator_free_bootstrap.errors import ConfigError as ConfigError
+    from coordinator_free_bootstrap.errors import ConfigProblem as ConfigProblem
     from coordinator_free_bootstrap.errors import Refusal as Refusal
     from coordinator_free_bootstrap.errors import RefusalCode as RefusalCode
     from coordinator_free_bootstrap.manifest import Manifest as Manifest
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from peer.algorithms.learner import measured as measured
     from peer.algorithms.learner import training_fields as training_fields
     from peer.algorithms.personalize import weighted_sum as weighted_sum
+    from peer.algorithms.predictor import Predictor as Predictor
     from peer.algorithms.saved_state import array as array
     from peer.algorithms.workspace import Workspace as Workspace
     from peer.api.graph import Graph as Graph

@@ -64,6 +64,7 @@ NAMES = {
     "Offer": "peer.core.decisions",
     "OptionsT": "peer.algorithms.base",
     "Pass": "peer.core.messages",
+    "Predictor": "peer.algorithms.predictor",
     "RefusalCode": "coordinator_free_bootstrap.errors",
     "Refusal": "coordinator_free_bootstrap.errors",
     "Schema": "peer.core.schema",
@@ -75,6 +76,7 @@ NAMES = {
     "Vector": "peer.core.averaging",
     "Workspace": "peer.algorithms.workspace",
     # what its code uses
+    "ConfigProblem": "coordinator_free_bootstrap.errors",
     "ConfigError": "coordinator_free_bootstrap.errors",
     "EffectiveWhen": "coordinator_free_bootstrap.options",
     "accumulate": "peer.core.averaging",

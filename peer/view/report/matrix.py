@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from coordinator_free_bootstrap.strict_json import finite, printable
 from peer.core.metric import Metric
@@ -23,7 +21,6 @@ from peer.view.state.run_files import RunFiles
 
 NAMES = ("model_of", "data_of", "slot", "round_index", "metric_value", "loss", "missing")
 CSV_NAME = "matrix.csv"
-TABLE_MAX = 12  # peers in a table of a terminal
 
 
 def matrix(run: RunFiles) -> dict[str, Any] | None:
@@ -66,36 +63,6 @@ def _mean(values: list[float | None]) -> float | None:
 def reason(word: str) -> str:
     """Return a word of a record as a sentence about the peer whose model is missing."""
     return REASONS.get(word, printable(word, 32).replace("_", " "))
-
-
-# ---- in a terminal ------------------------------------------------------------------------------------------------------
-
-
-def matrix_table(values: dict[str, Any], metric: Metric) -> Table | None:
-    """Return `matrix` with a row for each peer's model and a column for each tester; None with more than `TABLE_MAX` peers."""
-    tests: dict[int, list[Any]] = {}
-    for test in values["tests"]:
-        tests.setdefault(test["data_of"], []).append(test)
-    columns = {tester: {r.model_of: r for r in results(column)} for tester, column in sorted(tests.items())}
-    rows = sorted({model_of for column in columns.values() for model_of in column})
-    if max(len(rows), len(columns)) > TABLE_MAX:
-        return None
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column(printable(metric.label, 64))
-    for tester in columns:
-        table.add_column(f"data {tester}", justify="right")
-    for model_of in rows:
-        cells = [_cell(column.get(model_of), metric) for column in columns.values()]
-        table.add_row(
-            f"model {model_of}", *(f"[bold]{c}[/]" if t == model_of else c for t, c in zip(columns, cells, strict=True))
-        )
-    return table
-
-
-def _cell(result: TestResult | None, metric: Metric) -> str:
-    if result is None:
-        return ""
-    return printable(result.missing, 32) if result.missing else metric.text(result.value)
 
 
 def matrix_text(values: dict[str, Any], metric: Metric) -> str:

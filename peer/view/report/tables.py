@@ -14,11 +14,13 @@ from coordinator_free_bootstrap.strict_json import printable
 from peer.core.counters import COUNTERS, Totals, entries
 from peer.core.metric import Metric
 from peer.store.records import PHASES, STATES
-from peer.view.report.matrix import matrix_table, matrix_text
+from peer.view.report.matrix import matrix_text
+from peer.view.state.model_tests import TestResult, results
 from peer.view.state.peer_state import ending
 
 LINE_CHARACTERS_MAX = 1000
 OWN_ROWS = {"rounds_alone", "models_sent", "models_folded", "payload_bytes_sent", "wire_bytes_sent"}  # counters
+MATRIX_PEERS_MAX = 12  # in a table of a terminal
 ROWS_MAX = 40  # longer tables scroll out of a terminal; the JSON has all rows
 
 
@@ -199,3 +201,30 @@ def _plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(printable(text, LINE_CHARACTERS_MAX))
+
+
+def matrix_table(values: dict[str, Any], metric: Metric) -> Table | None:
+    """Return `matrix` with a row for each peer's model and a column for each tester; None if it is too large."""
+    tests: dict[int, list[Any]] = {}
+    for test in values["tests"]:
+        tests.setdefault(test["data_of"], []).append(test)
+    columns = {tester: {r.model_of: r for r in results(column)} for tester, column in sorted(tests.items())}
+    rows = sorted({model_of for column in columns.values() for model_of in column})
+    if max(len(rows), len(columns)) > MATRIX_PEERS_MAX:
+        return None
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column(printable(metric.label, 64))
+    for tester in columns:
+        table.add_column(f"data {tester}", justify="right")
+    for model_of in rows:
+        cells = [_cell(column.get(model_of), metric) for column in columns.values()]
+        table.add_row(
+            f"model {model_of}", *(f"[bold]{c}[/]" if t == model_of else c for t, c in zip(columns, cells, strict=True))
+        )
+    return table
+
+
+def _cell(result: TestResult | None, metric: Metric) -> str:
+    if result is None:
+        return ""
+    return printable(result.missing, 32) if result.missing else metric.text(result.value)

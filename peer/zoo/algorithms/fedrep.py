@@ -22,7 +22,6 @@ from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.workspace import Workspace
-from peer.core.part import KEY
 from peer.core.schema import Schema
 
 
@@ -71,7 +70,9 @@ class FedRep(Algorithm[FedRepOptions]):
         if len(_parameters(body)) == len(parameters := _parameters(schema)):
             expected = "patterns that match a parameter, since algorithm fedrep trains a head"
             parameters_are = f"The model's parameters are: {', '.join(parameters)}."
-            raise ConfigError(ConfigProblem(KEY, expected, str(manifest.private_parameters), parameters_are))
+            raise ConfigError(
+                ConfigProblem("run.private_parameters", expected, str(manifest.private_parameters), parameters_are)
+            )
         return body
 
     @override

@@ -14,10 +14,10 @@ from coordinator_free_bootstrap.graph_file import save_graph
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
-from peer.view.report.matrix import TABLE_MAX, matrix, matrix_table, save_matrix
+from peer.view.report.matrix import matrix, save_matrix
 from peer.view.report.plots import matrix_figure, save_plots
 from peer.view.report.report import build_report
-from peer.view.report.tables import report_view
+from peer.view.report.tables import MATRIX_PEERS_MAX, matrix_table, report_view
 from peer.view.state.run_files import RunFiles
 from peer.view.state.view import View
 from peer.view.verbs.report import report
@@ -80,7 +80,7 @@ def test_the_table_names_what_is_missing(tmp_path):
 
 
 def test_a_table_of_many_peers_is_left_to_the_files(tmp_path):
-    many = {i: [result(i, 0.5)] for i in range(TABLE_MAX + 1)}
+    many = {i: [result(i, 0.5)] for i in range(MATRIX_PEERS_MAX + 1)}
     report = build_report(run_of(tmp_path, many))
     assert matrix_table(report.values["matrix"], report.run.metric) is None
     assert "models of the last round" in text_of(report_view(report.values))

@@ -270,7 +270,9 @@ class Manifest(_Section):
     )
     local_unit: Annotated[
         Literal["epoch", "step"],
-        EffectiveWhen(lambda r: r.run.step_samples != "all", "an epoch is one step where run.batch_size is all"),
+        EffectiveWhen(
+            lambda r: r.run.step_samples != "all" or r.own_loop, "an epoch is one step where run.batch_size is all"
+        ),
     ] = Field(
         "epoch",
         description="what local_epochs counts; with steps a peer with more samples does not train longer; seeds, tuning and the "
@@ -349,6 +351,10 @@ class Manifest(_Section):
     encoding: Annotated[
         Literal["float32", "float16", "bfloat16", "int8", "delta_int8", "delta_top10", "delta_top1"], OF_EXCHANGE
     ] = Field("float32", description="of models on the wire; peer list encodings")
+    private_parameters: Annotated[list[Annotated[str, Field(min_length=1)]], OF_EXCHANGE] = Field(
+        default_factory=list,
+        description="names of tensors that never leave a peer, with * and ?, such as *.running_*; default: by algorithm",
+    )
     checkpoint_rounds: int = Field(1, ge=0, description="rounds between checkpoints; 0: one checkpoint at the end")
     diverged_restores: int = Field(
         0,

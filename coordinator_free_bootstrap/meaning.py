@@ -47,6 +47,7 @@ class Meaning:
         scaled: a letter for each input: `RAW`, `SCALED`, or `CONSTANT` where the data cannot tell.
         mean: numbers that are the same for all peers, where the task scales; those of a peer's own data are not sent.
         std: as ``mean``.
+        agreed: digest of the numbers of all sites, where inputs are scaled by them, once the peer knows them.
         facts: further facts by name, as the task declares them.
         metric: name and direction.
         more_metrics: their names.
@@ -72,6 +73,7 @@ class Meaning:
     scaled: str | None = None
     mean: Any = None
     std: Any = None
+    agreed: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     metric: str | None = None
     more_metrics: tuple[str, ...] = ()
@@ -127,6 +129,12 @@ _FIELDS = (
     _Field("scaled", "scaled inputs", _Weight.REFUSE, "scale the same inputs at both peers"),
     _Field("mean", "means of the task's preprocessing", _Weight.REFUSE),
     _Field("std", "deviations of the task's preprocessing", _Weight.REFUSE),
+    _Field(
+        "agreed",
+        "numbers of all sites (SHA-256)",
+        _Weight.REFUSE,
+        "start all peers anew, each with the data of its first start",
+    ),
     _Field("facts", "facts of the task", _Weight.REFUSE),
     _Field("metric", "metrics", _Weight.REFUSE),
     _Field("more_metrics", "further metrics", _Weight.WARN, _NOT_MEANT),
@@ -265,6 +273,8 @@ def _first_entry(each: _Field, a: Any, b: Any) -> tuple[_Field, object, object]:
 
 
 def _agree(name: str, a: Any, b: Any) -> bool:
+    if name == "agreed" and None in (a, b):
+        return True  # one of the two has not begun yet
     if name != "scaled":
         return bool(a == b)
     if not (isinstance(a, str) and isinstance(b, str)):
@@ -357,6 +367,12 @@ def with_algorithm(text: str, digest: str | None) -> str:
     """Return a record with the digest of the file of an algorithm; None: it is one of this project."""
     values = _values(text)
     return text if digest is None or values is None else _text_of(values | {"algorithm_file": digest})
+
+
+def with_agreed(text: str, digest: str) -> str:
+    """Return a record with the digest of the numbers of all sites."""
+    values = _values(text)
+    return text if values is None else _text_of(values | {"agreed": digest})
 
 
 # ---- classes spread over several peers ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ The Python API (docs/python.md) is the names in ``__all__``. They are imported w
 
 from typing import TYPE_CHECKING, Any
 
-from peer.rings import NAMES, name_of_api
+from peer.rings import MODULES, NAMES, module_of_api, name_of_api
 
 if TYPE_CHECKING:
     from coordinator_free_bootstrap.errors import ConfigError as ConfigError
@@ -76,6 +76,8 @@ __all__ = sorted(NAMES)  # noqa: PLE0605
 
 def __getattr__(name: str) -> Any:
     """Import a name of the API when it is first used."""
+    if name in MODULES:
+        return module_of_api(name)
     if name not in NAMES:
         raise AttributeError(f"module 'peer' has no attribute {name!r}")
     found = globals()[name] = name_of_api(name)
@@ -83,4 +85,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *NAMES})
+    return sorted({*globals(), *NAMES, *MODULES})

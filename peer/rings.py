@@ -87,6 +87,9 @@ NAMES = {
     "weighted_sum": "peer.algorithms.personalize",
 }
 
+# parts of `peer` that need packages of their own; `import peer` offers each as a module
+MODULES = {"lightning": "peer.lightning", "transformers": "peer.transformers"}
+
 # what others use of a ring by name -> module: trackers of a running peer, and the faults that `peer list` shows
 PARTS = {"LiveExport": "peer.view.trackers.export", "FAULTS": "peer.bed.chaos.faults"}
 
@@ -99,6 +102,11 @@ def verb(name: str) -> Any:
 def name_of_api(name: str) -> Any:
     """Return what `import peer` offers under a name."""
     return _found(NAMES[name], name)
+
+
+def module_of_api(name: str) -> Any:
+    """Return a module of `import peer`."""
+    return import_module(MODULES[name])
 
 
 def part(name: str) -> Any:

@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from peer.core.averaging import Vector
+from peer.core.messages import Numbers
 from peer.core.schema import Schema
 
 Part = Literal["train", "validation", "test"]
 Fields: TypeAlias = dict[str, Any]  # of a line of the history: JSON values
 
 
+Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 Unit = Literal["epoch", "step"]
 StepSamples: TypeAlias = int | Literal["all"]  # samples of a step
 
@@ -66,6 +68,7 @@ class TrainingPlan:
             fresh optimizer, whose state is not kept.
         should_stop: called before each step; true ends the training with the steps done.
         trial: an own loop is ended after this many steps, whatever it would do; 0: it is none.
+        partial: keeps the state of the training on disk while it runs; None: it is not kept.
     """
 
     epochs: int
@@ -86,6 +89,7 @@ class TrainingPlan:
     optimizer_state: Mapping[str, Vector] | None = None
     should_stop: Callable[[], bool] | None = None
     trial: int = 0
+    partial: Partial | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,50 @@ class TrainStats:
     metric: float | None = None  # mean score of the same outputs; None if the task needs all at once
     numbers: Mapping[str, float | None] = field(default_factory=dict)  # an own loop's, by name
     center: Vector | None = None  # of the proximal term at the end, in an own loop
+
+
+class Partial(Protocol):
+    """What is on disk of one training, until its round is safe: the state in which it was, then its result.
+
+    Attributes:
+        resumed: steps that are not repeated, since their result was on disk.
+    """
+
+    resumed: int
+
+    def finished(self) -> tuple[Vector, TrainStats] | None:
+        """Return the result of the training, if it had ended before a restart."""
+
+    def load(self) -> Arrays | None:
+        """Return the last state of the training before a restart, as `save` got it; None if there is none."""
+
+    def due(self) -> bool:
+        """Return whether it is time to `save`."""
+
+    def save(self, step: int, steps: int | None, state: Callable[[], Arrays]) -> None:
+        """Keep the state of the training in place of an earlier one; where that fails, the training goes on.
+
+        Args:
+            step: steps done.
+            steps: of the whole training; None if it is not known.
+            state: returns what `load` will return; TaskError: it cannot be kept.
+        """
+
+    def renew(self) -> None:
+        """Note that an own loop writes a state of its own: the next one is due later."""
+
+    def finish(self, theta: Vector, stats: TrainStats) -> None:
+        """Keep the result, where repeating the training would take long; not that of one that was stopped."""
+
+    def folder(self) -> str | None:
+        """Return the path of a folder for an own loop, which is kept as long as the states; None if it cannot be made."""
+
+
+class Partials(Protocol):
+    """The trainings of a peer on disk."""
+
+    def of(self, theta: Vector, plan: TrainingPlan) -> Partial:
+        """Return what is kept of one training: of ``theta``, float32 [d], which is not changed, with this plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +183,23 @@ def training_fields(done: Sequence[TrainStats]) -> Fields:
 def _mean_of_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
+
+
+class SharedScaling(Protocol):
+    """A peer's part in the agreement of all sites on the scaling of inputs, before the first round."""
+
+    @property
+    def numbers(self) -> Numbers:
+        """Those of this site, which every peer gets."""
+
+    def problem(self, numbers: Numbers) -> str:
+        """Return why numbers cannot be those of a site, "" if they can."""
+
+    def agree(self, numbers: Mapping[int, Numbers]) -> Fields:
+        """Take the numbers of all sites, by peer id; return the fields of a history line, with ``digest`` and ``samples``."""
+
+    def apply(self) -> None:
+        """Scale the inputs by what was agreed; called before each work, and does something once."""
 
 
 class Learner(Protocol):

@@ -8,6 +8,7 @@ from typing import assert_never
 from peer.algorithms.base import Algorithm
 from peer.algorithms.final_phase import final_predictor, finish
 from peer.algorithms.learner import Fields
+from peer.algorithms.model_tests import tested, untested
 from peer.algorithms.predictor import PERSONALIZED, Best, Predictor, better
 from peer.algorithms.workspace import Workspace
 from peer.core.effects import Work
@@ -36,6 +37,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
     workspace.round_index, workspace.step, workspace.present = work.round_index, work.step, work.present
     workspace.selections = {select.sender: select for select in work.selections}
     workspace.neighbor_numbers = dict(work.numbers)
+    workspace.resumed_steps = 0
     metrics: Fields = {}
     match work.kind:
         case "assign":
@@ -44,10 +46,14 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.arrivals.clear()
         case "train":
             metrics = {"learning_rate": workspace.learning_rate, **algorithm.train(workspace)}
+            if workspace.resumed_steps:
+                metrics["resumed_steps"] = workspace.resumed_steps
         case "end_step":
             workspace.state = algorithm.end_step(workspace)
             workspace.arrivals.clear()
         case "close":
+            if work.absent:
+                workspace.model_tests = tested(workspace, work.absent)
             workspace.state = algorithm.close(workspace)
             workspace.models.discard_deferred()
             if work.evaluate:
@@ -62,6 +68,8 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.personalized, metrics = finish(algorithm, workspace)
             how = str(metrics.get("predictor", PERSONALIZED))
             metrics |= validated(workspace, lambda: final_predictor(algorithm, workspace, how))
+            if work.absent:
+                metrics["model_tests"] = workspace.model_tests or untested(workspace, work.absent)
         case _:
             assert_never(work.kind)
     return WorkDone(work.kind, workspace.state, metrics, {PHASE_OF[work.kind]: clock() - began})

@@ -14,7 +14,8 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.learning_rates import schedule_of
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed
-from peer.algorithms.learner import Learner, TrainingPlan, TrainStats
+from peer.algorithms.delivered import DeliveredModels
+from peer.algorithms.learner import Fields, Learner, Partials, TrainingPlan, TrainStats
 from peer.algorithms.predictor import Best
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
@@ -28,7 +29,7 @@ StateT_co = TypeVar("StateT_co", bound=AlgorithmState, default=AlgorithmState, c
 
 @dataclass(frozen=True)
 class FoldedArrival:
-    """An arrival of the current step: its header; its model only if it is kept until the close (no fold targets)."""
+    """An arrival of the current step: its header; what travels of its model, only if kept until the close (no fold targets)."""
 
     header: ModelHeader
     model: Vector | None = None
@@ -54,11 +55,17 @@ class Workspace(Generic[StateT_co]):
     optimizers: dict[str, Vector] = field(default_factory=dict)  # kept state: ``<memory>/<value>`` -> flat values
     restores: int = 0  # how often this peer went back to its last finite models
     arrivals: list[FoldedArrival] = field(default_factory=list)
-    pulled: dict[int, list[Vector]] = field(default_factory=dict)  # all slots of each neighbor, to catch up
+    pulled: dict[int, list[Vector]] = field(
+        default_factory=dict
+    )  # what travels of all slots of each neighbor, to catch up
+    delivered: DeliveredModels = field(default_factory=DeliveredModels)  # in the last round
+    model_tests: list[Fields] = field(default_factory=list)  # of these models; in checkpoints
     personalized: Vector | None = None  # the result of the work "final"
     metric: Metric = field(default_factory=Metric)  # of the task; the world of the peer sets it
     best: Best | None = None  # by the validation metric, where the peer has validation samples
     should_stop: Callable[[], bool] = lambda: False
+    partials: Partials | None = None  # keep trainings on disk while they run
+    resumed_steps: int = 0  # of this piece of work: that were on disk
 
     def seed(self, purpose: str, *path: int) -> int:
         """Return the seed of one random choice of this peer in this round."""
@@ -104,12 +111,23 @@ class Workspace(Generic[StateT_co]):
         fresh optimizer.
         """
         if not memory or (self.manifest.optimizer_state != "keep" and "batches" in self.learner.abilities):
-            return self.learner.train(theta, plan)
+            return self._trained(theta, plan)
         prefix = f"{memory}/"
         kept = {name[len(prefix) :]: array for name, array in self.optimizers.items() if name.startswith(prefix)}
-        model, stats = self.learner.train(theta, replace(plan, optimizer_state=kept))
+        model, stats = self._trained(theta, replace(plan, optimizer_state=kept))
         self.optimizers.update({prefix + name: array for name, array in (stats.optimizer_state or {}).items()})
         return model, stats
+
+    def _trained(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, TrainStats]:
+        """Train, as far as a restart has not left it done."""
+        if self.partials is None:
+            return self.learner.train(theta, plan)
+        partial = self.partials.of(theta, plan)
+        if (done := partial.finished()) is None:
+            done = self.learner.train(theta, replace(plan, partial=partial))
+            partial.finish(*done)
+        self.resumed_steps += partial.resumed
+        return done
 
     def fit_slot(self, slot: int, plan: TrainingPlan | None = None, memory: str = "") -> TrainStats:
         """Train the model of a slot as `fit` does, by default as `slot_plan` says, and put the trained one in its place."""

@@ -34,7 +34,7 @@ from peer.learning.own_loop import EnoughSteps
 from peer.rings import name_of_api
 from peer.runtime.local_options import LocalOptions, complete_options, log_form, metrics_of
 from peer.tasks.budget import Budget, Stateful, Trained
-from peer.tasks.task import Task
+from peer.tasks.declared_metric import DeclaredMetric
 
 if TYPE_CHECKING:
     from peer import Run
@@ -56,10 +56,9 @@ class _Job:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-class Joined(Task):
+class Joined(DeclaredMetric):
     """The task of a program: its model, its functions, and its loop, which runs on its own thread."""
 
-    kind = "regression"
     own = frozenset({"load_data", "train", "evaluate", "count"})
     can_try = False
 
@@ -74,31 +73,16 @@ class Joined(Task):
         losses: Callable[[nn.Module], Tensor] | None,
         keep: Mapping[str, Stateful],
     ) -> None:
+        super().__init__(metric, more_metrics)
         self.model = model
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.aborted = False
         self._samples, self._evaluate, self._losses, self.keep = samples, evaluate, losses, keep
         self._pristine = {name: packed(thing.state_dict()) for name, thing in keep.items()}
-        self._metric, self.more_metrics = metric, tuple(more_metrics)
         self._given, pristine = False, copy.deepcopy(model)
         self._make = make_model or (lambda: copy.deepcopy(pristine))
         if losses is not None:
             self.own = self.own | {"losses"}
-
-    @property
-    @override
-    def metric_name(self) -> str:
-        return self._metric.name
-
-    @property
-    @override
-    def higher_is_better(self) -> bool:
-        return self._metric.higher_is_better
-
-    @property
-    @override
-    def metric_is_share(self) -> bool:
-        return self._metric.share
 
     @override
     def make_model(self) -> nn.Module:

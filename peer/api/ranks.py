@@ -6,9 +6,11 @@ round may wait for neighbors longer than collectives of a training may.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -22,7 +24,7 @@ from coordinator_free_bootstrap.seeds import derive_seed
 from peer.api.round import Round
 from peer.learning.flat import seeded
 from peer.learning.kept_state import packed, unpacked
-from peer.tasks.budget import Stateful
+from peer.tasks.budget import ItemT, Stateful
 from peer.tasks.user_code import libraries_seeded
 
 ROUND, END, FAILED = range(3)
@@ -82,8 +84,15 @@ class Ranks:
         return bool(self._send(torch.tensor([stop], dtype=torch.int64)))
 
     def with_agreed_stop(self, round: Round) -> Round:
-        """Return a round of rank 0 whose ``should_stop`` is the same at all ranks, which all call it equally often."""
-        return replace(round, should_stop=lambda: self.agreed(round.should_stop()))
+        """Return a round of rank 0 whose ``should_stop`` is the same at all ranks, which all call it equally often.
+
+        The states of the other ranks are not kept: after a restart, a site of several processes repeats its round.
+        """
+
+        def stop() -> bool:
+            return self.agreed(round.should_stop())
+
+        return replace(round, should_stop=stop, due=stop, resumable=partial(_until, stop))
 
     def _send(self, message: Tensor) -> Tensor:
         distributed.broadcast(message, 0, group=self._control)
@@ -130,6 +139,14 @@ class Follower:
         return False
 
 
+def _until(stop: Callable[[], bool], items: Iterable[ItemT]) -> Iterator[ItemT]:
+    """Yield items until all ranks are asked to stop."""
+    for number, item in enumerate(items):
+        if number and stop():
+            return
+        yield item
+
+
 _SIZE = 6
 
 
@@ -146,6 +163,12 @@ def _round(numbers: list[int], ranks: Ranks) -> Round:
     def keep(name: str, make: Any) -> Any:
         return make()
 
+    def stop() -> bool:
+        return ranks.agreed(False)
+
+    def no_folder() -> Path:
+        raise UsageError("folder: expected a call at rank 0 only, since the other ranks have no state of their own")
+
     return Round(
         round=index,
         epochs=None if epochs < 0 else epochs,
@@ -154,7 +177,10 @@ def _round(numbers: list[int], ranks: Ranks) -> Round:
         seed=seed % (1 << 64),
         device=next(ranks.model.parameters()).device,
         precision="bfloat16" if half else "float32",
-        should_stop=lambda: ranks.agreed(False),
+        should_stop=stop,
         keep=keep,
         kept=frozenset(),
+        resumable=partial(_until, stop),
+        due=stop,
+        make_folder=no_folder,
     )

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.options import Shown, model_of, parsed
-from peer.runtime.local_options import Amp, DataRoot, Exports, GivenPath
+from peer.runtime.local_options import Amp, CheckpointMinutes, DataRoot, Exports, GivenPath
 
 
 class Computing(TypedDict, total=False):
@@ -21,6 +21,7 @@ class Computing(TypedDict, total=False):
         int | None, Field(None, ge=1, description="PyTorch threads per peer. Default: cores divided by peers.")
     ]
     amp: Amp
+    checkpoint_minutes: CheckpointMinutes
 
 
 class ProcessOptions(Computing, total=False):

@@ -12,6 +12,7 @@ from peer.core.contacts import Contacts
 from peer.core.counters import RecordCounts
 from peer.core.liveness import NeighborState
 from peer.core.messages import Outcome
+from peer.core.model_tests import absent, all_skipped
 from peer.core.pace import Pace
 from peer.core.receiver import Receiver
 from peer.core.sender import Sender
@@ -75,7 +76,7 @@ class RoundCycle:
         state, t = self._state, self._state.round.index
         if t >= state.manifest.rounds:
             state.take(Trigger.ROUNDS_OVER)
-            state.emit(do.Work("final", t))
+            state.emit(do.Work("final", t, absent=all_skipped(state)))
             return
         state.take(Trigger.BEGIN_ROUND)
         self._catch_up.forget()
@@ -164,6 +165,7 @@ class RoundCycle:
                 selections,
                 numbers,
                 evaluate=is_last and state.plan.evaluates,
+                absent=absent(state) if is_last else (),
             )
         )
 

@@ -18,6 +18,7 @@ from peer.core.messages import PushReply, Select
 from peer.core.neighbor import Neighbor, Outbox, RoundStep
 from peer.core.participation import sentence, was_hardly_there
 from peer.core.plan import Planner
+from peer.core.sites import Sites
 from peer.core.stages import Stage, Trigger, may_take, next_stage
 
 NOT_BEGUN = float("-inf")
@@ -103,6 +104,7 @@ class State:
         model_bytes: encoded size of one model.
         algorithm_state: the algorithm's first state, or that of a checkpoint.
         resume: the ``state`` of the last checkpoint.
+        sites: the numbers that all sites must agree on before the first round; None: there are none.
         constants: of the protocol; only tests and benchmarks give others.
     """
 
@@ -116,6 +118,7 @@ class State:
         model_bytes: int = 0,
         algorithm_state: AlgorithmState | None = None,
         resume: dict[str, Any] | None = None,
+        sites: Sites | None = None,
         constants: Constants = DEFAULTS,
     ) -> None:
         self.peer_id = peer_id
@@ -125,6 +128,7 @@ class State:
         self.algorithm = algorithm
         self.incarnation = incarnation
         self.model_bytes = model_bytes
+        self.sites = sites
         self.algorithm_state = algorithm_state or AlgorithmState()
         timeouts = self.manifest.timeouts
         self.neighbors = {n: Neighbor(n, Liveness(timeouts), Outbox(peer_id, n)) for n in graph.neighbors(peer_id)}

@@ -45,6 +45,11 @@ POINTS = (
     "persist.sealed",  # after the manifest is written, before the rename
     "persist.renamed",
     "persist.end",  # after old checkpoints are removed, before the engine gets the event
+    "partial.begin",  # as persist, of the state of a training inside a round
+    "partial.arrays",
+    "partial.sealed",
+    "partial.renamed",
+    "partial.end",
     "history.write",
 )
 

@@ -49,16 +49,11 @@ class Bench:
 
     def __init__(self, task: Task, data: Any, device: str, batch_size: BatchSize, *, amp: bool) -> None:
         self.task = task
-        self.data = data.checked(task.kind, task.classes) if isinstance(data, Shard) else data
         self.device = torch.device(device)
         self.batch_size, self.at_a_time = step_and_part(batch_size)
         self.amp = amp
         self.evaluation_batch = EVALUATION_BATCH.get(self.device.type, 256)
-        self._samples: dict[Part, Samples | DatasetSamples] = (
-            {part: self._part(part) for part in PARTS}
-            if isinstance(self.data, Shard)
-            else {part: DatasetSamples(part, source, self.device) for part, source in parts_of(self.data).items()}
-        )
+        self.use(data)
 
     @property
     def shard(self) -> Shard | None:
@@ -156,6 +151,15 @@ class Bench:
         check_form(self.model.module, inputs, outputs)
         tensor: Tensor = outputs
         return tensor
+
+    def use(self, data: Any) -> None:
+        """Take data of one form in place of the present ones; raises ShardError as the constructor does."""
+        self.data = data.checked(self.task.kind, self.task.classes) if isinstance(data, Shard) else data
+        self._samples: dict[Part, Samples | DatasetSamples] = (
+            {part: self._part(part) for part in PARTS}
+            if isinstance(self.data, Shard)
+            else {part: DatasetSamples(part, source, self.device) for part, source in parts_of(self.data).items()}
+        )
 
     @property
     def _scaling(self) -> Preprocessing | None:

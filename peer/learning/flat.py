@@ -6,9 +6,10 @@ get their initial values before each training, so that training depends on the m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -147,6 +148,20 @@ class FlatModule:
                 tensor.data = _as(view, tensor.dtype)
             elif tensor is None or tensor.data_ptr() != view.data_ptr():
                 self._put_back(place, view, tensor)
+
+    def state(self) -> dict[str, Any]:
+        """Return all that training changes, exactly: the vector, float32 [d], and tensors that it lacks or has cast."""
+        cast = [tensor for place in self._places if place.cast and (tensor := place.tensor()) is not None]
+        return {"vector": self.store(), "integers": [buffer for buffer, _ in self._integers], "cast": cast}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Take what `state` returned."""
+        self.load(state["vector"])
+        for (buffer, _), values in zip(self._integers, state["integers"], strict=True):
+            buffer.copy_(values)
+        cast = [tensor for place in self._places if place.cast and (tensor := place.tensor()) is not None]
+        for tensor, values in zip(cast, state["cast"], strict=True):
+            tensor.data = values.to(tensor.device)
 
     def store(self) -> Vector:
         """Return the vector of the module as a new array, float32 [d].

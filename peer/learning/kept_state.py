@@ -60,6 +60,13 @@ class Kept:
                     thing.load_state_dict(self._before[known])
         return made
 
+    def resume(self, arrays: Arrays) -> None:
+        """Give the objects the states that `arrays` returned, also those that are not made yet."""
+        self._before = unpacked(arrays) if arrays else {}
+        for name, thing in self._objects.items():
+            if name in self._before:
+                thing.load_state_dict(self._before[name])
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the states of all objects, as they are now; without any, those of before."""
         return packed({name: thing.state_dict() for name, thing in self._objects.items()}) if self._objects else {}

@@ -26,6 +26,7 @@ from peer.core.averaging import Vector
 from peer.learning.evaluating import Evaluating
 from peer.learning.flat import FlatModule, generators_of, seeded
 from peer.learning.form import check_pairs
+from peer.learning.site_scaling import SiteScaling
 from peer.learning.training import Training
 from peer.tasks.arrays import sample_shape
 from peer.tasks.meaning import meaning_of
@@ -48,6 +49,9 @@ class TorchLearner(Training, Evaluating):
         amp: whether the model computes in bfloat16 where torch.autocast says; parameters, losses and updates are float32.
         model: working memory to share with other learners of the same task on the same device and thread.
 
+    Attributes:
+        scaling: the part of this peer in shared scaling; None where mean and deviation are not pending.
+
     Raises:
         ShardError: the shard has wrong values.
         TaskError: model, loss or metric fail on this shard; the message says which and why.
@@ -63,7 +67,8 @@ class TorchLearner(Training, Evaluating):
         model: FlatModule | None = None,
         amp: bool = False,
     ) -> None:
-        super().__init__(task, data, device, batch_size, amp=amp)
+        self.scaling = SiteScaling.of(task, data, self.use)
+        super().__init__(task, data if self.scaling is None else self.scaling.provisional, device, batch_size, amp=amp)
         self._check_methods()
         self.model = model or self._made()
         self.frozen_digest = self.model.frozen_digest  # before the first call of the model

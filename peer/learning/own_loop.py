@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ import numpy as np
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.seeds import derive_seed
 from coordinator_free_bootstrap.strict_json import of_type
-from peer.algorithms.learner import TrainingPlan, TrainStats
+from peer.algorithms.learner import Partial, TrainingPlan, TrainStats
 from peer.core.averaging import Vector, fold
 from peer.learning.flat import FlatModule, seeded
 from peer.learning.kept_state import Kept
 from peer.learning.pull import pull
+from peer.learning.resumable import Resumable
+from peer.store.scratch import ScratchFolder
 from peer.tasks.budget import Budget, Trained
 from peer.tasks.task import Task
 from peer.tasks.user_code import libraries_seeded, user_code
@@ -57,11 +60,32 @@ class OwnLoop:
         model.module.train()
         model.restrict(plan.only)
         kept = Kept({} if plan.optimizer_state is None else plan.optimizer_state)
-        stop = _Stop(plan.should_stop)
+        stop, partial = _Stop(plan.should_stop), plan.partial
+        total = plan.epochs if plan.unit == "step" else None
+
+        def state() -> dict[str, Any]:
+            gradients = [parameter.grad for parameter in model.parameters]
+            return {"model": model.state(), "gradients": gradients, "kept": kept.arrays(), "steps": steps.state()}
+
+        def resume(saved: dict[str, Any]) -> None:
+            model.resume(saved["model"])
+            for parameter, gradient in zip(model.parameters, saved["gradients"], strict=True):
+                parameter.grad = None if gradient is None else gradient.to(model.device)
+            kept.resume(saved["kept"])
+            steps.resume(saved["steps"])
+
+        def due() -> bool:
+            written = partial is not None and partial.due()
+            if partial is not None and written:
+                partial.renew()
+            return stop() or written
+
+        resumable = Resumable(partial, model.device, stop, state, resume, lambda: steps.count, total)
+        folder = _Folder(partial)
         budget = Budget(
             round=plan.round_index,
             epochs=plan.epochs if plan.unit == "epoch" else None,
-            steps=plan.epochs if plan.unit == "step" else None,
+            steps=total,
             learning_rate=plan.learning_rate,
             seed=derive_seed(plan.seed, "train"),
             device=model.device,
@@ -69,15 +93,20 @@ class OwnLoop:
             should_stop=stop,
             keep=kept.keep,
             kept=kept.names,
+            resumable=resumable,
+            due=due,
+            make_folder=folder.make,
         )
         trained: object = Trained()
         try:
             seed = derive_seed(plan.seed, "dropout")
             with libraries_seeded(seed), seeded(seed, model.device), user_code("train"), steps.counted():
                 trained = self.task.train(model.module, data, budget)
+                resumable.check()
         except EnoughSteps:
             stop.seen = True
         finally:
+            folder.end()
             model.restrict(None)
             for parameter in model.parameters:
                 parameter.grad = None  # as large as the model, not needed before the next training
@@ -113,6 +142,29 @@ class _Stop:
         return self.seen
 
 
+class _Folder:
+    """`Budget.folder`: beside the state of the training, or where none is kept, one for temporary files."""
+
+    def __init__(self, partial: Partial | None) -> None:
+        self._partial = partial
+        self._path: Path | None = None
+        self._scratch: ScratchFolder | None = None
+
+    def make(self) -> Path:
+        """Return the folder; the first call makes it."""
+        if self._path is None:
+            kept = None if self._partial is None else self._partial.folder()
+            if kept is None:
+                self._scratch = ScratchFolder("training")
+            self._path = self._scratch.path if self._scratch else Path(kept or "")
+        return self._path
+
+    def end(self) -> None:
+        """Remove a folder for temporary files."""
+        if self._scratch is not None:
+            self._scratch.remove()
+
+
 class _Steps:
     """Counts the steps of an own loop, and adds the algorithm's term to the gradients of each."""
 
@@ -125,6 +177,16 @@ class _Steps:
         if plan.proximal is not None:
             self.center = plan.proximal[0]
             self._centers = model.views(self.center)
+
+    def state(self) -> dict[str, Any]:
+        """Return what the steps have changed here."""
+        return {"count": self.count, "center": self.center}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Take what `state` returned."""
+        self.count, self.center = state["count"], state["center"]
+        if self.center is not None:
+            self._centers = self._model.views(self.center)
 
     @contextmanager
     def counted(self) -> Iterator[None]:

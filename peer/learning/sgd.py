@@ -24,6 +24,12 @@ class Optimizer(Protocol):
     def step(self) -> object:
         """Change the parameters by their gradients."""
 
+    def state_dict(self) -> Any:
+        """Return the state."""
+
+    def load_state_dict(self, state: Any) -> object:
+        """Take a state."""
+
 
 class SGD:
     """The values of ``torch.optim.SGD(fused=True)`` bit for bit: momentum with dampening 0, weight decay in the gradient.
@@ -49,6 +55,16 @@ class SGD:
                 parameter.grad = None
             elif parameter.grad is not None:
                 parameter.grad.zero_()
+
+    def state_dict(self) -> dict[int, dict[str, Tensor]]:
+        """Return the buffers by the number of their parameter."""
+        return {number: self.state[p] for number, p in enumerate(self.parameters) if p in self.state}
+
+    def load_state_dict(self, state: dict[int, dict[str, Tensor]]) -> None:
+        """Take what `state_dict` returned; copied."""
+        for number, values in state.items():
+            parameter = self.parameters[number]
+            self.state[parameter] = {name: value.to(parameter.device, copy=True) for name, value in values.items()}
 
     @torch.no_grad()
     def step(self) -> None:

@@ -18,6 +18,7 @@ from peer.core.averaging import Vector
 from peer.learning.bench import Bench
 from peer.learning.datasets import subset_of
 from peer.learning.flat import seeded
+from peer.learning.inside import Inside
 from peer.learning.optimizer_state import restore, state_of
 from peer.learning.own_loop import OwnLoop
 from peer.learning.pull import pull
@@ -47,9 +48,14 @@ class Training(Bench):
             step.optimizer = self._optimizer(trained, plan)
             if plan.optimizer_state:
                 restore(step.optimizer, trained, plan.optimizer_state)
-            for batch in self.batches(plan):
-                if plan.should_stop is not None and plan.should_stop():
-                    stopped = True
+            inside = None
+            if plan.partial is not None:
+                inside = Inside(plan.partial, self.model, step, self.steps_of(plan))
+            for batch in itertools.islice(self.batches(plan), step.steps, None):
+                stopped = plan.should_stop is not None and plan.should_stop()
+                if inside is not None:
+                    inside.before_step(stopped)
+                if stopped:
                     break
                 with user_code("training"):
                     step(batch)
@@ -101,6 +107,15 @@ class Training(Bench):
             yield from itertools.islice(epochs, plan.epochs)
         else:
             yield from itertools.chain.from_iterable(itertools.islice(batches, plan.epochs))
+
+    def steps_of(self, plan: TrainingPlan) -> int:
+        """Return how many steps a training has."""
+        batch_size = self.batch_size if plan.batch_size is None else plan.batch_size
+        if plan.unit == "step" or batch_size == "all":
+            return plan.epochs
+        count = self.count() if plan.indices is None else len(plan.indices)
+        whole, rest = divmod(count, batch_size)
+        return plan.epochs * (whole + (rest >= (2 if self.model.has_batch_norm else 1)))
 
     def check_batch_size(self, batch_size: StepSamples) -> None:
         """Refuse steps on all samples of a shard that is on disk, and single samples of a model with BatchNorm.

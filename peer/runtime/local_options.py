@@ -33,6 +33,7 @@ FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 IN_FILE = (
     "amp",
+    "checkpoint_minutes",
     "threads",
     "download",
     "tell_clusters",
@@ -129,6 +130,17 @@ Exports = Annotated[
 ]
 
 
+CheckpointMinutes = Annotated[
+    float,
+    Field(
+        10.0,
+        ge=0,
+        description="Minutes between two checkpoints inside a round, from which a restart continues a long training; 0: after "
+        "each step.",
+    ),
+]
+
+
 class LocalOptions(TypedDict, total=False):
     """The options of one peer, in the order of ``peer run --help``."""
 
@@ -148,6 +160,7 @@ class LocalOptions(TypedDict, total=False):
     device: Annotated[str, checked(device_form), Field("auto", description="auto, cpu, cuda, cuda:N or mps.")]
     amp: Amp
     threads: Annotated[int, Field(1, ge=1, description="PyTorch threads on the CPU.")]
+    checkpoint_minutes: CheckpointMinutes
     download: Download
     certs: Annotated[
         PathText | None,

@@ -16,6 +16,7 @@ from peer import failpoints
 from peer.identity.expiry import ending_soon
 from peer.identity.files import KeyFiles
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
+from peer.runtime.ending import is_completed
 from peer.runtime.resources import memory_errors, require_threads
 from peer.runtime.results import exit_code_of, outcome_of, write_results
 from peer.runtime.signals import Signals
@@ -106,6 +107,8 @@ async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | 
         with measured(world):
             status = await _until_left(world, on_listening)
             _write(parts, status, began)
+        if is_completed(parts.state_dir):
+            world.partials.clear()
         _tell_state(parts.settings, status)
     except DivergedError:
         _write(parts, "diverged", began)

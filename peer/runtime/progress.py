@@ -28,6 +28,10 @@ class TrainingProgress:
         self._began = self._said = self._clock()
         self._steps = 0
 
+    def resumed(self, steps: int) -> None:
+        """Count steps that were done before a restart."""
+        self._steps += steps
+
     def step(self, round_index: int) -> None:
         """Count a step that is about to begin."""
         now = self._clock()

@@ -51,7 +51,7 @@ def write_results(
     models: bool = True,
     error: BaseException | None = None,
 ) -> None:
-    """Write all models that travel or predict, the personalized one (of a completed run) and the summary.
+    """Write what travels of each slot, what predicts, the personalized model (of a completed run) and the summary.
 
     Args:
         host: the peer.
@@ -72,9 +72,12 @@ def write_results(
         "rounds_completed": str(run.round.index),
         "predictor": str(host.last_round.get("predictor", PERSONALIZED)),
     }
+    sent = {spec.name for spec in host.format.schema.tensors}
+    private = [spec.name for spec in workspace.learner.schema.tensors if spec.name not in sent]
     for slot in range(host.algorithm.slots if models else 0):
-        about = metadata | {"role": f"{CLUSTER} {slot}"}
-        save_model(state_dir.cluster_model(slot), workspace.models.model(slot), host.format.schema, about)
+        about = metadata | {"role": f"{CLUSTER} {slot}"} | ({"private": json.dumps(private)} if private else {})
+        part = workspace.models.part.of(workspace.models.model(slot))
+        save_model(state_dir.cluster_model(slot), part, host.format.schema, about)
     if models and workspace.personalized is not None:
         found = final_predictor(host.algorithm, workspace, metadata["predictor"]).kept()
         _save(state_dir.personalized_model, found, workspace.learner.schema, metadata | {"role": PERSONALIZED})
@@ -103,6 +106,8 @@ def write_results(
         summary["metrics"] = host.last_round["metrics"]
     if workspace.best is not None:
         summary |= {"best_round": workspace.best.round_index, "metric_best": workspace.best.value}
+    if "model_tests" in host.last_round:
+        summary["model_tests"] = host.last_round["model_tests"]
     write_json(state_dir.summary, summary)
 
 

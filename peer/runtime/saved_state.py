@@ -170,8 +170,7 @@ def _problem(saved: Checkpoint, algorithm: Algorithm, schema: Schema) -> str:
     if wrong or best.keys() != {str(number) for number in range(count)}:
         return f"has wrong models of the best round: expected {count} of float32 [{schema.size}], got {sorted(best)}"
     for slot in range(algorithm.held):
-        size = (algorithm.travelling(schema) if slot < algorithm.slots else schema).size
-        model = saved.arrays.get(f"slot/{slot}")
+        size, model = schema.size, saved.arrays.get(f"slot/{slot}")
         if model is None or model.dtype != np.float32 or model.shape != (size,):
             actual = "nothing" if model is None else f"{model.dtype} {list(model.shape)}"
             return f"has a wrong slot/{slot}: expected float32 [{size}], got {actual}"

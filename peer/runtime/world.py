@@ -34,6 +34,7 @@ from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullReq
 from peer.runtime.about import about
 from peer.runtime.assembly import Assembled
 from peer.runtime.edges import Edges
+from peer.runtime.partials import PartialCheckpoints
 from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields, write_best
@@ -82,6 +83,15 @@ class AsyncioWorld:
         self._stopped: asyncio.Future[str] | None = None
         self._stop_training = False
         self.progress = TrainingProgress(self.manifest.rounds)
+        self.partials = PartialCheckpoints(
+            parts.state_dir.trainings,
+            parts.checkpoints,
+            self.host.workspace.learner.meaning,
+            60 * settings.options["checkpoint_minutes"],
+            rounds=self.manifest.rounds,
+            safe_round=self.host.state.disk.saved_round,
+            on_resume=self.progress.resumed,
+        )
         self._compute = ThreadPoolExecutor(1, "compute")
         self._fold = ThreadPoolExecutor(1, "fold")
         self._disk = ThreadPoolExecutor(1, "disk")
@@ -107,7 +117,7 @@ class AsyncioWorld:
         """
         loop = asyncio.get_running_loop()
         self._stopped = loop.create_future()
-        self.host.workspace.should_stop = self._should_stop
+        self.host.workspace.should_stop, self.host.workspace.partials = self._should_stop, self.partials
         server = PeerServer(
             self.requests,
             self.parts.settings.options["listen"] or self.host.state.graph.node(self.peer_id).address,
@@ -188,6 +198,7 @@ class AsyncioWorld:
         await _ended("a connection to a neighbor", self._edges.close())
         for pool in (self._compute, self._fold, self._disk):
             pool.shutdown(wait=True, cancel_futures=True)
+        self.host.workspace.delivered.drop()
         self.history.close()
 
     # ---- events and tasks -----------------------------------------------------------------------------------------------
@@ -423,6 +434,7 @@ class AsyncioWorld:
         try:
             done = await self._on(self._compute, _worked, self, effect)
         except DivergedError:
+            self.partials.clear()  # else a next start would find the same model
             self.host.say_goodbye()
             raise
         self.post(done)
@@ -515,6 +527,7 @@ def _worked(world: AsyncioWorld, effect: do.Work) -> ev.WorkDone:
     if named:
         failpoints.reach(f"{effect.kind}.begin")
     world.progress.begin()
+    world.partials.drop(world.host.state.disk.saved_round)
     done = world.host.work(effect)
     if named:
         failpoints.reach(f"{effect.kind}.end")

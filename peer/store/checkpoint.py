@@ -58,13 +58,20 @@ class CheckpointStore:
         self.rejected: list[tuple[Path, str]] = []
         self.foreign: list[str] = []
         self._saved_count = 0
-        self._owner = {
+        self._kept, self._points = KEPT, "persist"  # the name of its failpoints
+        self._owner: dict[str, Any] = {
             "peer_id": peer_id,
             "manifest_digest": manifest_digest,
             "graph_digest": graph_digest,
             "schema_digest": schema_digest,
             "frozen_digest": frozen_digest,
         }
+
+    def beside(self, directory: Path) -> CheckpointStore:
+        """Return a store of the same peer and run in another directory, which keeps one checkpoint: the state of a training."""
+        store = CheckpointStore(directory, **self._owner)
+        store._kept, store._points = 1, "partial"
+        return store
 
     def save(self, round_index: int, arrays: dict[str, np.ndarray], state: dict[str, Any]) -> Path:
         """Write one checkpoint durably and return its path; afterwards the last `KEPT` remain.
@@ -86,10 +93,10 @@ class CheckpointStore:
         temporary = self.directory / f".{final.name}"
         try:
             with storage_errors("write checkpoint", final):
-                failpoints.reach("persist.begin")
+                failpoints.reach(f"{self._points}.begin")
                 temporary.mkdir()
                 payload = _write_arrays(temporary / "arrays.safetensors", arrays)
-                failpoints.reach("persist.arrays")
+                failpoints.reach(f"{self._points}.arrays")
                 manifest = {
                     "version": FORMAT_VERSION,
                     "sequence": sequence,
@@ -99,16 +106,16 @@ class CheckpointStore:
                     "state": state,
                 }
                 write_atomic(temporary / "manifest.json", seal(manifest))
-                failpoints.reach("persist.sealed")
+                failpoints.reach(f"{self._points}.sealed")
                 os.rename(temporary, final)
-                failpoints.reach("persist.renamed")
+                failpoints.reach(f"{self._points}.renamed")
                 fsync_path(self.directory)
         except StorageError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         self._saved_count += 1
         self._prune()
-        failpoints.reach("persist.end")
+        failpoints.reach(f"{self._points}.end")
         return final
 
     def load_latest(self) -> Checkpoint | None:
@@ -177,9 +184,9 @@ class CheckpointStore:
         rejected = {path.name for path, _ in self.rejected}
         paths = [self.directory / f"checkpoint-{sequence:010d}" for sequence in sorted(self._sequences())]
         good = [path for path in paths if path.name not in rejected]
-        stale = good[:-KEPT]
-        if self._saved_count >= KEPT:
-            stale = [path for path in paths if path not in good[-KEPT:]]
+        stale = good[: -self._kept]
+        if self._saved_count >= self._kept:
+            stale = [path for path in paths if path not in good[-self._kept :]]
         for path in stale:  # a failure costs disk space only; the next save tries again
             shutil.rmtree(path, ignore_errors=True)
 

@@ -53,6 +53,7 @@ Time = Annotated[str, AfterValidator(_iso)]
 PeerId = Annotated[int, Field(ge=0, le=ID_MAX)]
 PeerIds = Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 Small = Annotated[int, Field(ge=0, le=2**53)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Metrics = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
@@ -69,6 +70,19 @@ Confusion = Annotated[  # [true cluster][label]: samples
 ]
 
 
+class ModelTest(TypedDict, total=False):
+    """The test of one model: which, and its result or why there is none, a word of `peer.core.model_tests.REASONS`."""
+
+    model_of: Required[PeerId]
+    slot: Count
+    round_index: Count
+    metric_value: Number | None
+    loss: Number | None
+    metrics: Metrics
+    missing: Word
+
+
+ModelTests = Annotated[list[ModelTest], Field(max_length=ENTRIES_MAX)]
 ArrivalRows = SkipValidation[Sequence[Sequence[int]]]  # readers check them by hand, as a history has many
 MoreMetrics = Annotated[list[MetricRecord], Field(max_length=MORE_METRICS_MAX)]
 
@@ -260,6 +274,10 @@ class RoundFields(TypedDict, total=False):
     ]
     rejected: Annotated[dict[Word, Count] | None, Entry("complete arrivals that failed screening, by refusal code")]
     neighbors_alive: Annotated[Count | None, observable("when the round closed", "neighbors")]
+    resumed_steps: Annotated[
+        Count | None,
+        Entry("only after a restart inside the round: steps of its trainings that were on disk, and were not repeated"),
+    ]
     restores: Annotated[
         Count | None,
         Entry(
@@ -306,6 +324,13 @@ class FinalFields(TypedDict, total=False):
     metric_before_final: Annotated[Number | None, Entry("before the final phase")]
     metric_after_final: Annotated[Number | None, Entry("after it")]
     final_share: Annotated[Number | None, Entry("weight of the personalized model, where the final phase has a guard")]
+    model_tests: Annotated[
+        ModelTests | None,
+        Entry(
+            "tests on this peer's test set of each model that a neighbor delivered in the last round, and of the own one offered "
+            "then: `model_of` (peer), `slot`, `round_index`, `metric_value`, `loss`, `metrics`; or `missing`, a word, see below"
+        ),
+    ]
 
 
 class EndLine(Line, ResultFields, CompletedField, FinalFields, total=False):
@@ -350,8 +375,34 @@ class CaughtUpLine(Line, total=False):
     to_round: Annotated[Count | None, Entry("the round with which it continues")]
 
 
+class ScalingLine(Line, total=False):
+    """The numbers of all sites on which the peers have agreed, with shared scaling; once in each incarnation."""
+
+    kind: Required[Literal["scaling"]]
+    digest: Annotated[Required[Text], Entry("SHA-256 of the numbers of all sites; equal at all peers")]
+    samples: Annotated[
+        Required[Annotated[dict[PeerKey, Count], Field(max_length=ENTRIES_MAX)]],
+        Entry("of the training set of each peer, by id"),
+    ]
+    classes: Annotated[
+        dict[PeerKey, list[Count]] | None,
+        Entry("samples of each class in it, where each sample has one of known classes"),
+    ]
+    columns: Annotated[list[Text] | None, Entry("names of the features, of a table")]
+    mean: Annotated[list[Number] | None, Entry("of each feature over all sites")]
+    deviation: Annotated[list[Number] | None, Entry("of each feature over all sites; 0: it is constant")]
+
+
 HistoryLine = (
-    StartLine | RoundLine | NeighborLine | RefusedLine | CheckpointLine | CaughtUpLine | LeaveLine | EndLine
+    StartLine
+    | ScalingLine
+    | RoundLine
+    | NeighborLine
+    | RefusedLine
+    | CheckpointLine
+    | CaughtUpLine
+    | LeaveLine
+    | EndLine
 )  # distinguished by ``kind``
 KINDS: Mapping[str, type] = {get_args(get_type_hints(each)["kind"])[0]: each for each in get_args(HistoryLine)}
 
@@ -392,6 +443,7 @@ class Summary(TypedDict, total=False):
     metric_best: Annotated[Number | None, Entry("as in the `end` line, where the peer has validation samples")]
     loss: Annotated[Number | None, Entry("as in the `end` line")]
     metrics: Annotated[Metrics | None, Entry("as in the `end` line, where the task has more metrics")]
+    model_tests: Annotated[ModelTests | None, Entry("as in the `end` line")]
     totals: Annotated[dict[str, Count] | None, Entry("counters of the run that are not 0")]
     refusals: Annotated[dict[Word, Count] | None, Entry("refused messages by code")]
     storage_error: Annotated[str | None, Entry("a message, or empty")]
@@ -403,7 +455,6 @@ class Summary(TypedDict, total=False):
 
 # ---- the status ---------------------------------------------------------------------------------------------------------
 
-PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 

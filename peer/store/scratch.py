@@ -13,13 +13,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from coordinator_free_bootstrap.errors import StorageError
 from peer.store.system import OPEN_FLAGS, try_lock
 
-Purpose = Literal["sockets", "simulated", "bed"]
-PREFIXES = tuple(f"peer-{purpose}-" for purpose in ("sockets", "simulated", "bed"))
+Purpose = Literal["sockets", "simulated", "bed", "training"]
+PREFIXES = tuple(f"peer-{purpose}-" for purpose in get_args(Purpose))
 _ATTEMPTS = 10  # another process may sweep a folder between its creation and its lock
 _HAS_LOCKS = hasattr(os, "O_DIRECTORY")  # not on Windows
 

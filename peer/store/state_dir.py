@@ -46,6 +46,11 @@ class StateDir:
         return self.root / "checkpoints"
 
     @property
+    def trainings(self) -> Path:
+        """The directory of the trainings of the present round, of `peer.runtime.partials`."""
+        return self.root / "trainings"
+
+    @property
     def models(self) -> Path:
         """The directory of the final models."""
         return self.root / "models"
@@ -79,7 +84,7 @@ class StateDir:
                 number += 1
             target.mkdir()
             others = (self.origin, self.history, self.summary, self.models) if history else ()
-            for path in (*others, self.checkpoints):  # last: a start that finds them begins again
+            for path in (*others, self.trainings, self.checkpoints):  # last: a start that finds them begins again
                 if os.path.lexists(path):
                     path.rename(target / path.name)
             fsync_path(self.root)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
@@ -20,6 +21,7 @@ class Stateful(Protocol):
 
 
 StatefulT = TypeVar("StatefulT", bound=Stateful)
+ItemT = TypeVar("ItemT")
 
 
 class Keep(Protocol):
@@ -27,6 +29,13 @@ class Keep(Protocol):
 
     def __call__(self, name: str, make: Callable[[], StatefulT]) -> StatefulT:
         """Return the object that ``make`` returns, with the state of the round before."""
+
+
+class Resumable(Protocol):
+    """See `Budget.resumable`."""
+
+    def __call__(self, items: Iterable[ItemT]) -> Iterator[ItemT]:
+        """Yield the items that are not done yet."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,14 @@ class Budget:
         keep: ``keep("optimizer", lambda: torch.optim.AdamW(model.parameters()))`` returns the object with the state that it had
             at the end of the round before, also after a restart; checkpoints contain it. What is not kept is new in each round.
         kept: names of the objects of which the round before has a state.
+        resumable: ``for epoch in budget.resumable(range(budget.epochs))`` and ``for x, y in budget.resumable(loader)`` let a
+            restart inside the round go on with the item where it was, and end the loop where ``should_stop`` is true. Make the
+            outer loop resumable first. The model, what is kept, and the generators of random numbers are as they were; numbers
+            that the loop adds up itself are not, unless an object that is kept has them. The same items must come again: the
+            first ones are read and left out. Number them inside: ``budget.resumable(enumerate(loader))``.
+        due: returns true where it is time for a loop to write a checkpoint of its own into ``folder``: every
+            ``checkpoint_minutes``, and where the peer has been asked to leave. A loop that resumes from it returns the
+            `Trained.steps` of the whole round.
     """
 
     round: int
@@ -57,6 +74,14 @@ class Budget:
     should_stop: Callable[[], bool]
     keep: Keep
     kept: frozenset[str]
+    resumable: Resumable
+    due: Callable[[], bool]
+    make_folder: Callable[[], Path]
+
+    @property
+    def folder(self) -> Path:
+        """A folder for files of this training: empty when it begins, kept over a restart inside the round, then removed."""
+        return self.make_folder()
 
 
 @dataclass(frozen=True)

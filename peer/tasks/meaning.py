@@ -80,6 +80,9 @@ def _scaling(task: Task, shard: Shard | None) -> dict[str, Any]:
     used = own or common
     if used is None:
         return {}
+    if used.shared is not None:
+        least = f"mean and deviation of all sites, each of {used.shared.samples_min} samples or more"
+        return {**_columns(used), "divisor": used.divisor, "scaling": least}
     centered = bool(np.any(used.mean) or np.any(np.not_equal(used.std, 1.0)))
     fields = {
         **_columns(used),

@@ -64,6 +64,16 @@ def undisturbed_dpfl(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathF
         return run.models()
 
 
+PRIVATE = {"rounds": 4, "algorithm": "dfca", "private_parameters": ["3.*"], "encoding": "delta_int8"}
+
+
+@pytest.fixture(scope="module")
+def undisturbed_private(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Models]:
+    with Bed(warm_parent, tmp_path_factory.mktemp("private"), **PRIVATE) as run:
+        run.finish()
+        return run.models()
+
+
 def _restart(run: Bed, starts: int = 2) -> None:
     """Wait until the failpoint has killed the victim, restart it without one, and wait for the end of all peers."""
     assert run.until_ended(VICTIM) == -9
@@ -111,6 +121,16 @@ def test_kill_changes_no_bit_with_a_kept_optimizer_and_chosen_collaborators(
     invariants.check(run)
     same_models(undisturbed_dpfl, run.models())
     assert "best.safetensors" in run.models()[VICTIM]
+
+
+@pytest.mark.parametrize("failpoint", ["train.end=kill@3", pytest.param("fold.end=kill@5", marks=pytest.mark.slow)])
+def test_kill_changes_no_bit_of_private_tensors(
+    bed: Make, undisturbed_private: dict[int, Models], failpoint: str
+) -> None:
+    run = bed(**PRIVATE, failpoints={VICTIM: failpoint})
+    _restart(run)
+    invariants.completed(run)
+    same_models(undisturbed_private, run.models())
 
 
 @pytest.mark.parametrize("lost", ["send.answer=lose@3", pytest.param("send.answer=lose@4-6", marks=pytest.mark.slow)])

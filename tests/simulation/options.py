@@ -52,6 +52,7 @@ class Options:
     core_loses: int = 0  # peers that stay dead in the second phase
     liars: tuple[int, ...] = ()  # peers that claim rounds to come, and answer no pull
     constants: Constants = DEFAULTS
+    shared: bool = False  # the peers agree on a scaling before round 0
 
     @property
     def faultless(self) -> bool:

@@ -25,7 +25,7 @@ from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.options import Options
 from tests.simulation.process import Process
-from tests.simulation.trainer import QuadraticLearner
+from tests.simulation.trainer import QuadraticLearner, SharedPoints
 
 Engine.validate = True
 EPOCH_S = 1000.0  # where the clock begins
@@ -41,8 +41,9 @@ class Machine:
         self.disk = Disk(peer_id, world.random(f"disk {peer_id}"))
         m = world.manifest
         mixed = m.algorithm in ("fedspd", "fedsoft")
-        parts = m.algorithm == "fedrep"
+        parts = m.algorithm == "fedrep" or bool(m.private_parameters)
         self.learner = QuadraticLearner(peer_id, m.clusters, world.options.size, m.seed, mixed=mixed, parts=parts)
+        self.raw = self.learner.points
         self.slowness = self.disk_slowness = 1.0
         self.lies = peer_id in world.options.liars  # claims rounds to come, and answers no pull
         self.process: Process | None = None
@@ -50,6 +51,10 @@ class Machine:
         self.completed = False
         self.too_late = False  # it can never start: run.start.wait_for is everyone, and a neighbor is done
         self.down_since: float | None = EPOCH_S
+
+    def scaling(self) -> SharedPoints | None:
+        """Return the part of a new process in shared scaling; None in a run without it."""
+        return SharedPoints(self.learner, self.raw) if self.world.options.shared else None
 
     def duration_s(self, kind: str) -> float:
         """Draw how long a piece of work takes."""

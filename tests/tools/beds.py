@@ -44,6 +44,7 @@ class Bed:
         failpoints: dict[int, str] | None = None,
         script: list[dict[str, Any]] | None = None,
         goodbye_s: float | None = None,
+        checkpoint_minutes: float | None = None,
         **manifest: Any,
     ) -> None:
         self.directory = directory
@@ -63,6 +64,7 @@ class Bed:
             "failpoints": dict(failpoints or {}),
             "script": {"event": script or []},
             "goodbye_s": goodbye_s,
+            "checkpoint_minutes": checkpoint_minutes,
         }
 
     def __enter__(self) -> Bed:

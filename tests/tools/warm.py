@@ -15,6 +15,7 @@ import runpy
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from ports import keep_to_own_ports
@@ -61,7 +62,8 @@ def run_bed(request: dict) -> None:
     directory = Path(request["directory"])
     wait_for_goodbyes(request["goodbye_s"])
     graph = load_graph(directory / "graph.json")
-    bed = Supervisor(graph, directory, threads=1, insecure=request["insecure"])
+    given = {"insecure": request["insecure"], "checkpoint_minutes": request["checkpoint_minutes"]}
+    bed = Supervisor(graph, directory, threads=1, **given)
     network = FaultyNetwork(bed.graph, seed=1) if request["proxy"] else None
     bed.graph_of = network.graph_of if network else bed.graph_of
     bed.failpoints = {int(peer_id): text for peer_id, text in request["failpoints"].items()}
@@ -87,6 +89,15 @@ def run_command(request: dict) -> None:
     sys.path[0] = request["cwd"]
     sys.argv[1:] = request["arguments"]
     runpy.run_module("peer", run_name="__main__", alter_sys=True)
+
+
+def run_script(request: dict) -> None:
+    """Run `python PATH ARGUMENTS` in a folder and an environment."""
+    os.chdir(request["cwd"])
+    os.environ.update(request["environment"])
+    sys.path[0] = os.path.dirname(request["path"])
+    sys.argv[:] = [request["path"], *request["arguments"]]
+    runpy.run_path(request["path"], run_name="__main__")
 
 
 def wait_for_goodbyes(seconds: float | None) -> None:
@@ -126,10 +137,11 @@ def bed_in_child(request: dict) -> None:
         os._exit(code)
 
 
-def command_in_child(request: dict) -> None:
-    """Run a command to its end. The kernel frees the memory: the interpreter would take 0.25 s, longer than most commands."""
+def in_child(run: Callable[[dict], None], request: dict) -> None:
+    """Run a program to its end. The kernel frees the memory: the interpreter would take 0.25 s, longer than most commands."""
     try:
-        run_command(request)
+        run(request)
+        raise SystemExit(0)
     except SystemExit as end:
         if not isinstance(end.code, int):
             raise
@@ -138,6 +150,9 @@ def command_in_child(request: dict) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(end.code)
+
+
+PROGRAMS = {"command": run_command, "script": run_script}
 
 
 def main() -> None:
@@ -152,12 +167,17 @@ def main() -> None:
             pid, status = os.waitpid(request["pid"], os.WNOHANG)
             print(json.dumps({"code": os.waitstatus_to_exitcode(status) if pid else None}), flush=True)
             continue
+        if request["do"] == "import":
+            for name in request["modules"]:
+                importlib.import_module(name)
+            print(json.dumps({}), flush=True)
+            continue
         pid = os.fork()
         if pid == 0:
-            if request["do"] == "command":
+            if request["do"] in PROGRAMS:
                 end_with_parent()
                 outputs(request["out"], request["err"])
-                return command_in_child(request)
+                return in_child(PROGRAMS[request["do"]], request)
             os.setsid()
             bed_in_child(request)
         print(json.dumps({"pid": pid}), flush=True)

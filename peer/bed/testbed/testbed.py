@@ -137,6 +137,7 @@ class Supervisor:
             place.root,
             data_root=self.options["data_root"],
             amp=self.options["amp"],
+            checkpoint_minutes=self.options["checkpoint_minutes"],
             threads=self.threads,
             insecure=self.options["insecure"],
         )

@@ -23,7 +23,7 @@ from peer.learning.bench import EVALUATION_BATCH
 from peer.learning.combined import Combined
 from peer.learning.flat import FlatModule, seeded
 from peer.learning.learner import TorchLearner
-from peer.learning.model_about import BEST, CLUSTER
+from peer.learning.model_about import BEST
 from peer.learning.samples import call
 from peer.store.model_file import load_model
 from peer.tasks.arrays import Inputs, by_name, count, each, sample_shape
@@ -122,13 +122,8 @@ class SavedModel:
         return self._vector(self.tensors, schema)
 
     def _vector(self, tensors: Mapping[str, NDArray[np.float32]], schema: Schema) -> Vector:
-        names = {spec.name for spec in schema.tensors}
-        if self.role == CLUSTER and tensors and tensors.keys() < names:
-            raise StorageError(
-                f"{self.path}: expected the {len(names)} tensors of the model, got {len(tensors)}: with the algorithm "
-                f"{self.metadata.get('algorithm')} the others never leave the peer. Give the personalized model, which has all."
-            )
-        parts = []
+        self.check_whole()
+        names, parts = {spec.name for spec in schema.tensors}, []
         for spec, _ in schema.slices():
             found = tensors.get(spec.name)
             if found is None or found.shape != spec.shape or found.dtype != np.float32:
@@ -201,6 +196,7 @@ class SavedModel:
     def _module(
         self, tensors: Mapping[str, NDArray[np.float32]], manifest: Manifest, task: Task | None
     ) -> torch.nn.Module:
+        self.check_whole()
         cpu = torch.device("cpu")
         make = task.make_model if task is not None else self._maker(manifest)
         # Parameters that are not trained are not in the file; `TorchLearner` makes them from this seed too.
@@ -209,6 +205,20 @@ class SavedModel:
         self.check_frozen(model.frozen_digest)
         model.load(self._vector(tensors, model.schema))
         return model.module.eval()
+
+    def check_whole(self) -> None:
+        """Check that no tensor of the model is missing because it never leaves its peer.
+
+        Raises:
+            StorageError: the file has only what travels.
+        """
+        if "private" in self.metadata:
+            private, count = self._json("private"), len(self.tensors)
+            raise StorageError(
+                f"{self.path}: expected the {count + len(private)} tensors of the model, got {count}: "
+                f"{', '.join(map(str, private[:3]))}{', ...' if len(private) > 3 else ''} never leave the peer "
+                "(run.private_parameters). Give the personalized model, which has all."
+            )
 
     def check_frozen(self, digest: str) -> None:
         """Compare the digest of the frozen weights that the model was trained with.
@@ -324,9 +334,15 @@ class SavedModel:
         """Return how raw samples become inputs: from the metadata, else from the user's task; None if not declared."""
         if "preprocessing" in self.metadata:
             try:
-                return Preprocessing.from_json(self.metadata["preprocessing"])
+                found = Preprocessing.from_json(self.metadata["preprocessing"])
             except TaskError as error:
                 raise StorageError(f"{self.path}: metadata: {error}. Give a finished run's file.") from error
+            if found.is_pending:
+                raise StorageError(
+                    f"{self.path}: expected mean and deviation of all sites, got a model of a peer that ended before the "
+                    "peers had agreed on them. Give a finished run's file."
+                )
+            return found
         return None if source_named(manifest.task) is not None else load_task(manifest, 1).preprocessing
 
     def read_inputs(self, manifest: Manifest, path: Path, *, preprocessed: bool) -> PredictionInputs:

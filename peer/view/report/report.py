@@ -25,6 +25,7 @@ from peer.store.records import PHASES, STATES
 from peer.view.report import soft_clusters
 from peer.view.report.collaboration import collaboration
 from peer.view.report.consensus import consensus_distances
+from peer.view.report.matrix import matrix
 from peer.view.state.agreement import agreement
 from peer.view.state.attendance import WITHOUT_EXCHANGE, hardly_there
 from peer.view.state.durations import duration
@@ -307,5 +308,6 @@ METRICS: dict[str, Callable[[RunFiles], object]] = {
     "seconds": seconds,
     "algorithm_state": algorithm_state,
     "collaboration": collaboration,
+    "matrix": matrix,
     **soft_clusters.METRICS,
 }

@@ -14,6 +14,7 @@ from coordinator_free_bootstrap.strict_json import printable
 from peer.core.counters import COUNTERS, Totals, entries
 from peer.core.metric import Metric
 from peer.store.records import PHASES, STATES
+from peer.view.report.matrix import matrix_table, matrix_text
 from peer.view.state.peer_state import ending
 
 LINE_CHARACTERS_MAX = 1000
@@ -25,6 +26,8 @@ def report_view(values: dict[str, Any]) -> RenderableType:
     """Return the report of `peer.view.report.report.build_report` as tables, after its warnings."""
     parts: list[RenderableType] = [f"[bold red]warning:[/] {_plain(warning)}" for warning in values["warnings"]]
     parts += [summary_table(values), peers_table(values["peers"], metric_of(values))]
+    if values["matrix"] and (table := matrix_table(values["matrix"], metric_of(values))):
+        parts.append(table)
     parts += [f"[yellow]note:[/yellow] {_plain(note)}" for note in values["notes"]]
     return Group(*parts)
 
@@ -76,6 +79,8 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield from _final_phase_rows(values)
     yield from _mixture_rows(values)
     yield from _collaboration_rows(values["collaboration"])
+    if values["matrix"] is not None:
+        yield "models of the last round", matrix_text(values["matrix"], metric)
     if "reached" in values:
         found = values["reached"]
         after = "never" if found["rounds"] is None else f"after {found['rounds']} rounds, {found['seconds']:.1f} s"

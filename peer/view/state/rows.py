@@ -87,6 +87,12 @@ class PeerRow(Row):
     cluster: Annotated[int | None, Entry("latest cluster of the evaluation model")]
     true_cluster: Annotated[int | None, Entry("where it is known")]
     collaborators: Annotated[list[int] | None, Entry("neighbors whose models the peer averages with its own (DPFL)")]
+    tests: Annotated[
+        list[list[int | float | str | None]],
+        Entry(
+            "after its end, `[peer, metric, slot, round, reason]` of each model that it tested ([history.md](history.md))"
+        ),
+    ]
     mixture: Annotated[list[float] | None, Entry("weight of each cluster (FedSPD, FedEM, FedSoft)")]
     waits_for: Annotated[
         tuple[int, ...],

@@ -16,7 +16,6 @@ peer that missed the preprocessing takes neighbors drawn at random as potential 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -276,9 +275,13 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         return training_fields([stats])
 
     def _choice(self, workspace: Workspace[DpflState]) -> GreedyChoice:
-        own, weight = workspace.models.model(CURRENT), float(workspace.state.sample_count)
-        loss = partial(workspace.learner.mean_loss, part="validation")
+        models, weight = workspace.models, float(workspace.state.sample_count)
+        own = models.part.of(models.model(CURRENT))
         coins = generator(self.manifest.seed, "coins", self.peer_id, workspace.round_index)
+
+        def loss(part: Vector) -> float:
+            return workspace.learner.mean_loss(models.part.joined(models.model(CURRENT), part), "validation")
+
         return GreedyChoice(own, weight, loss, coins, self.options.budget)
 
     @override
@@ -321,10 +324,11 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
             for peer in shuffled.tolist():
                 choice.consider(peer, *arrived[peer])
             return self._chosen(workspace, choice)
-        mean = WeightedSum.of(workspace.models.model(CURRENT), float(workspace.state.sample_count))
+        models = workspace.models
+        mean = WeightedSum.of(models.part.of(models.model(CURRENT)), float(workspace.state.sample_count))
         for peer in sorted(set(workspace.state.collaborators) & set(arrived)):
             mean.add(*arrived[peer])
-        workspace.models.replace(CURRENT, mean.mean())
+        models.replace_part(CURRENT, mean.mean())
         return workspace.state
 
     def _chosen(self, workspace: Workspace[DpflState], choice: GreedyChoice) -> DpflState:
@@ -332,7 +336,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         if self.options.guard_self and choice.gain < 0:
             return replace(found, collaborators=())
         if chosen:
-            workspace.models.replace(CURRENT, choice.average())
+            workspace.models.replace_part(CURRENT, choice.average())
         return replace(found, collaborators=chosen)
 
     @override
@@ -361,6 +365,6 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
 
 
 def arrivals(workspace: Workspace) -> dict[int, tuple[Vector, float]]:
-    """Return the models that are kept, and their sample counts, by sender."""
+    """Return what travels of the models that are kept, and their sample counts, by sender."""
     kept = [arrival for arrival in workspace.arrivals if arrival.model is not None]
     return {a.header.sender: (a.model, float(a.header.sample_count)) for a in kept if a.model is not None}

@@ -135,7 +135,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "dfca": {"clusters": 2},
     "ditto": {"options": {"strength": 0.5}},
     "fedsoft": {"clusters": 2},
-    "fedrep": {"options": {"head": ["2.weight", "2.bias"]}},
+    "fedrep": {"private_parameters": ["2.*"]},
     "fedspd": {"clusters": 2},
     "pfedme": {"options": {"inner_steps": 1, "strength": 2.0}},
     "cgpfl": {"clusters": 2, "options": {"inner_steps": 1, "strength": 2.0}},

@@ -329,7 +329,7 @@ def test_a_checkpoint_without_the_best_model_that_it_names_is_refused(tmp_path: 
 
 def test_a_peer_whose_models_travel_in_part_resumes(tmp_path: Path) -> None:
     """Before, the body of FedRep, which is shorter than a whole model, was refused as damage."""
-    graph = graph_of(algorithm="fedrep", options={"head": ["1.bias"]})
+    graph = graph_of(algorithm="fedrep", private_parameters=["1.bias"])
     parts = start(tmp_path, graph)
     saved = parts.host.checkpoint(do.WriteCheckpoint(2, parts.host.state.checkpoint() | {"round_index": 2}))
     parts.checkpoints.save(2, saved.arrays, saved.state)

@@ -132,7 +132,7 @@ OPTIONS: dict[str, dict[str, Row]] = {
     },
     "ditto": {"strength": Row(1.0), "personal_epochs": Row(2)},
     "apfl": {"alpha": Row(0.2), "adapt": Row(False)},
-    "fedrep": {"head": Row(["*bias"]), "joint": Row(True), "head_epochs": Row(2, {}, options(joint=True))},
+    "fedrep": {"head_epochs": Row(2)},
     "perfedavg": {"inner_learning_rate": Row(0.3), "adapt_steps": Row(3)},
     "dpfl": {
         "budget": Row(2),
@@ -182,6 +182,7 @@ KEYS: dict[str, tuple[Any, list[dict[str, Any]]]] = {  # value, and what it has 
     "stale_weight": (0.2, [*EXCHANGES_NONE, {"algorithm": "dpfl"}]),
     "dynamic_edges": (0.4, EXCHANGES_NONE),
     "encoding": ("float16", EXCHANGES_NONE),
+    "private_parameters": (["*bias"], EXCHANGES_NONE),
     "limits.kept_bytes_max": (1 << 20, [{}]),
     "screening.norm_bound": (0.1, EXCHANGES_NONE),
     "screening.clip": (0.01, EXCHANGES_NONE),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -71,7 +70,7 @@ class TravellingPart:
         """Return the whole of a vector, of which every element travels."""
         return cls((slice(0, size),), size, size)
 
-    @cached_property
+    @property
     def is_whole(self) -> bool:
         """Whether nothing is private."""
         return self.size == self.whole_size

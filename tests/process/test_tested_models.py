@@ -46,7 +46,7 @@ def undisturbed(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathFactor
         return found
 
 
-@pytest.mark.parametrize("point", ["fold.end=kill@7", f"close.end=kill{LAST}", f"persist.end=kill{LAST}"])
+@pytest.mark.parametrize("point", [f"close.begin=kill{LAST}", f"close.end=kill{LAST}", f"persist.end=kill{LAST}"])
 def test_a_restart_in_or_after_the_last_round_neither_loses_nor_changes_a_test(
     bed: Make, undisturbed: Tests, point: str
 ) -> None:

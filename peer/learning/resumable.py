@@ -21,7 +21,7 @@ ItemT = TypeVar("ItemT")
 SAME = "the same resumable loops as before the restart"
 
 
-class Stop(Protocol):
+class AskedToStop(Protocol):
     """`Budget.should_stop`; ``seen``: whether it has returned true."""
 
     seen: bool
@@ -49,7 +49,7 @@ class _Loop:
     inner: int = 0
 
 
-class Resumable:
+class ResumableLoops:
     """The resumable loops of one training.
 
     Args:
@@ -66,7 +66,7 @@ class Resumable:
         self,
         partial: Partial | None,
         device: Any,
-        stop: Stop,
+        stop: AskedToStop,
         state: Callable[[], dict[str, Any]],
         resume: Callable[[dict[str, Any]], object],
         step: Callable[[], int],

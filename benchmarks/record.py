@@ -92,7 +92,8 @@ def as_json(about: dict[str, str], columns: Sequence[str], rows: Sequence[Sequen
     """
     if len(set(columns)) != len(columns) or not all(columns):
         raise ValueError(f"columns: expected different names, got {list(columns)}")
-    head = [f" {json.dumps(key)}: {_literal(value)},\n" for key, value in about.items()]
+    texts = {"commit": json.dumps(about["commit"])} if "commit" in about else {}  # 894454e6 is no number
+    head = [f" {json.dumps(key)}: {texts.get(key, _literal(value))},\n" for key, value in about.items()]
     lines = [", ".join(f"{_literal(c)}: {_literal(v)}" for c, v in zip(columns, row, strict=True)) for row in rows]
     figures = ",\n".join(f"  {{{line}}}" for line in lines)
     return f'{{\n{"".join(head)} "figures": [\n{figures}\n ]\n}}\n'

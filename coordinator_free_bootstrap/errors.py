@@ -400,7 +400,7 @@ class DivergedError(PeerError):
 
 
 class AloneError(PeerError):
-    """A peer trained without any neighbor in most rounds, folded no model, or waited too long for a neighbor."""
+    """A peer trained without any neighbor in most rounds, folded no model, or waited too long for neighbors."""
 
     exit_code = 51
 

@@ -31,6 +31,8 @@ EXTRAS = {
     "peft": "hf",
     "datasets": "hf",
     "tokenizers": "hf",
+    "accelerate": "hf",
+    "lightning": "lightning",
     "ray": "ray",
 }
 

@@ -11,8 +11,10 @@ GONE = {
     "run.lockstep.retry_after_suspicions": (
         "A push is sent again after 4 times run.timeouts.suspicion_s without an answer. Remove it, or lower that."
     ),
-    "run.learning_rate_decay_rounds": "Set run.learning_rate_decay to [factor, rounds].",
-    "run.final.decay_epochs": "Set run.final.decay to [factor, epochs].",
+    "run.learning_rate_decay": "Set run.learning_rate_schedule, to step:factor=0.8,every=5 for [0.8, 5].",
+    "run.learning_rate_decay_rounds": "Set run.learning_rate_schedule, for example to step:factor=0.8,every=5.",
+    "run.final.decay": "Set run.final.learning_rate_schedule, to step:factor=0.8,every=5 for [0.8, 5].",
+    "run.final.decay_epochs": "Set run.final.learning_rate_schedule, for example to step:factor=0.8,every=5.",
     "run.allow_disconnected": "Make a graph file of each connected part; only algorithm local runs on several parts.",
     "run.start.rule": "Set run.start.wait_for to the same, or, in place of quorum, to a share of the neighbors such as 0.5.",
     "run.start.quorum": "Set run.start.wait_for to this share.",
@@ -32,7 +34,6 @@ GONE = {
     ),
     "run.limits.weight_max": "Weights and sample counts up to 1e6 are accepted in every run. Remove it.",
     "run.limits.weight_min": "Weights from 1e-9 are sent and accepted in every run. Remove it.",
-    "run.local_unit": "Set run.batch_size to all for epochs of one step on all samples. Else remove it.",
     "run.fold_order": "Set run.aggregation: sequential is the order of neighbor ids, on_arrival the order of arrival.",
     "run.stale": "Set run.stale_weight: 0 drops the arrivals of an earlier round, and above 0 they are folded.",
     "run.stale_rounds_max": (

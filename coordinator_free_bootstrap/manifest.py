@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from coordinator_free_bootstrap.identity import FEDERATION
+from coordinator_free_bootstrap.learning_rates import ScheduleText, schedule_of
 from coordinator_free_bootstrap.options import EffectiveWhen
 
 Scalar = bool | int | float | str | None
@@ -91,23 +92,26 @@ OF_BUILTIN_LOOP = EffectiveWhen(lambda r: not r.own_loop, lambda r: f"task {r.ru
 OF_ROUNDS = EffectiveWhen(lambda r: r.run.rounds > 1, "run.rounds is 1")
 
 
-def factor_and_period(decay: float | list[float]) -> tuple[float, int]:
-    """Return the factor of a decay, and how many rounds or epochs apart it is applied."""
-    return (decay[0], int(decay[1])) if isinstance(decay, list) else (decay, 1)
-
-
-def _check_decay(decay: float | list[float]) -> float | list[float]:
-    pair = decay if isinstance(decay, list) else None
-    if pair is not None and (len(pair) != 2 or not 0 < pair[0] < 1 or pair[1] < 1 or pair[1] % 1):
+def _check_parts(size: _BatchSize) -> _BatchSize:
+    if isinstance(size, list) and (len(size) != 2 or size[1] == "all" or (size[0] != "all" and size[1] > size[0])):
         raise ValueError(
-            f"expected [factor above 0 and below 1, whole number of 1 or more], got {pair}. Example: [0.8, 5]."
+            "expected a number, all, or [samples of a step, samples at a time] with no more at a time than in a step, got "
+            f"{size}. Example: [128, 16]."
         )
-    if pair is None and not 0 < factor_and_period(decay)[0] <= 1:
-        raise ValueError(f"expected a factor above 0 and up to 1, got {decay}. 1 is no decay.")
-    return decay
+    return size
 
 
-Decay = Annotated[float | list[float], AfterValidator(_check_decay)]
+_Samples = Annotated[int, Field(ge=1)] | Literal["all"]
+_BatchSize = _Samples | list[_Samples]
+BatchSize = Annotated[_BatchSize, AfterValidator(_check_parts)]
+
+
+def step_and_part(size: BatchSize) -> tuple[int | Literal["all"], int | None]:
+    """Return the samples of a step, and how many the model gets at a time; None: all of the step."""
+    if isinstance(size, list):
+        step, part = size
+        return step, None if part == "all" else part
+    return size, None
 
 
 class _Section(BaseModel):
@@ -117,14 +121,16 @@ class _Section(BaseModel):
 class StartRule(_Section):
     """When a peer starts its first round; each peer decides by itself."""
 
-    wait_for: Literal["all", "deadline", "never_alone"] | Annotated[float, Field(gt=0, le=1)] = Field(
+    wait_for: Literal["all", "everyone", "deadline", "never_alone"] | Annotated[float, Field(gt=0, le=1)] = Field(
         "all",
-        description="wait until the deadline for all neighbors, or for a share of them such as 0.5; 'deadline': for all, and "
-        "begin then even if all refuse this peer; 'never_alone': for all, then for any one, also later in the run, and end after "
-        "deadline_s without one",
+        description="wait until the deadline for all neighbors, or for a share of them such as 0.5; 'everyone': for all, and end "
+        "then if one is missing; 'deadline': for all, and begin then even if all refuse this peer; 'never_alone': for all, then "
+        "for any one, also later in the run, and end after deadline_s without one",
     )
     deadline_s: float = Field(
-        600.0, gt=0, description="start after this many seconds with the neighbors that are alive"
+        600.0,
+        gt=0,
+        description="start after this many seconds with the neighbors that are alive; 'everyone': end without a start",
     )
 
     @property
@@ -217,8 +223,8 @@ class FinalPhase(_Section):
     learning_rate: Annotated[float | None, OF_FINAL_RATE] = Field(
         None, gt=0, description="its first learning rate; default: half of run.learning_rate"
     )
-    decay: Annotated[Decay, OF_FINAL_RATE] = Field(
-        1.0, description="factor of its learning rate in each epoch, or [factor, epochs]"
+    learning_rate_schedule: Annotated[ScheduleText, OF_FINAL_RATE] = Field(
+        "constant", description="of its learning rate over its epochs, as run.learning_rate_schedule over rounds"
     )
     guard: Annotated[bool, OF_FINAL] = Field(
         False, description="limit the change of the model to what lowers the loss on held-out samples"
@@ -259,23 +265,43 @@ class Manifest(_Section):
         0, ge=0, lt=1 << 63, description="seed of the split, independent of seed"
     )
 
-    local_epochs: int = Field(2, ge=1, le=10_000, description="tau: epochs of the training in a round")
-    batch_size: Annotated[Annotated[int, Field(ge=1)] | Literal["all"], OF_BUILTIN_LOOP] = Field(
-        100, description="samples per optimizer step; all: an epoch is one step on all samples"
+    local_epochs: int = Field(
+        2, ge=1, le=10_000, description="tau: epochs of the training in a round; steps with local_unit step"
     )
-    optimizer: Annotated[Literal["sgd", "adam"], OF_BUILTIN_LOOP] = Field(
-        "sgd", description="optimizer of the local training"
+    local_unit: Annotated[
+        Literal["epoch", "step"],
+        EffectiveWhen(
+            lambda r: r.run.step_samples != "all" or r.own_loop, "an epoch is one step where run.batch_size is all"
+        ),
+    ] = Field(
+        "epoch",
+        description="what local_epochs counts; with steps a peer with more samples does not train longer; seeds, tuning and the "
+        "final phase count epochs",
+    )
+    batch_size: Annotated[BatchSize, OF_BUILTIN_LOOP] = Field(
+        100,
+        description="samples per optimizer step; all: an epoch is one step on all samples; [128, 16]: 128, of which the model "
+        "gets 16 at a time, in the memory of 16",
+    )
+    optimizer: Annotated[Literal["sgd", "adam", "adamw"], OF_BUILTIN_LOOP] = Field(
+        "sgd", description="optimizer of the local training; adamw is adam with decoupled weight decay"
     )
     learning_rate: float = Field(0.1, gt=0, description="eta: step size of the optimizer")
-    learning_rate_decay: Annotated[
-        Decay,
+    learning_rate_schedule: Annotated[
+        ScheduleText,
         EffectiveWhen(
-            lambda r: factor_and_period(r.run.learning_rate_decay)[1] < r.run.rounds,
+            lambda r: schedule_of(r.run.learning_rate_schedule).changes(r.run.rounds),
             lambda r: f"run.rounds is {r.run.rounds}",
         ),
-    ] = Field(1.0, description="factor in each round, or [factor, rounds]")
+    ] = Field(
+        "constant",
+        description="of the learning rate over rounds: constant, step:factor=0.8,every=5, cosine, or cosine:end=0.01; each with "
+        "warm_up=10, first rounds in which it rises",
+    )
     momentum: Annotated[
-        float, EffectiveWhen(lambda r: r.run.optimizer != "adam", "run.optimizer is adam"), OF_BUILTIN_LOOP
+        float,
+        EffectiveWhen(lambda r: r.run.optimizer == "sgd", lambda r: f"run.optimizer is {r.run.optimizer}"),
+        OF_BUILTIN_LOOP,
     ] = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     optimizer_state: Annotated[
         Literal["reset", "keep"],
@@ -290,7 +316,9 @@ class Manifest(_Section):
     gradient_clip: Annotated[float | None, OF_BUILTIN_LOOP] = Field(
         None, gt=0, description="largest norm of a step's gradient; a longer one is scaled"
     )
-    weight_decay: Annotated[float, OF_BUILTIN_LOOP] = Field(0.0, ge=0, description="weight decay of the optimizer")
+    weight_decay: Annotated[float, OF_BUILTIN_LOOP] = Field(
+        0.0, ge=0, description="weight decay of the optimizer; with adamw decoupled"
+    )
     evaluate_every: Annotated[int, OF_ROUNDS] = Field(
         1, ge=1, description="rounds between evaluations; the last round is always evaluated"
     )
@@ -323,6 +351,10 @@ class Manifest(_Section):
     encoding: Annotated[
         Literal["float32", "float16", "bfloat16", "int8", "delta_int8", "delta_top10", "delta_top1"], OF_EXCHANGE
     ] = Field("float32", description="of models on the wire; peer list encodings")
+    private_parameters: Annotated[list[Annotated[str, Field(min_length=1)]], OF_EXCHANGE] = Field(
+        default_factory=list,
+        description="names of tensors that never leave a peer, with * and ?, such as *.running_*; default: by algorithm",
+    )
     checkpoint_rounds: int = Field(1, ge=0, description="rounds between checkpoints; 0: one checkpoint at the end")
     diverged_restores: int = Field(
         0,
@@ -336,6 +368,11 @@ class Manifest(_Section):
     limits: Limits = Field(default_factory=Limits)
     screening: Screening = Field(default_factory=Screening)
     final: FinalPhase = Field(default_factory=FinalPhase)
+
+    @property
+    def step_samples(self) -> int | Literal["all"]:
+        """The samples of an optimizer step; "all": all of a peer."""
+        return step_and_part(self.batch_size)[0]
 
     @property
     def rho(self) -> float:

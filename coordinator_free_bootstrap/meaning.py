@@ -25,6 +25,7 @@ KNOWN_CLASSES_MAX = 4096  # names that a peer collects from its neighbors' hello
 NAME_CHARS_MAX = 256  # of such a name
 _NAMES_SHOWN, _VALUE_CHARS_SHOWN = 8, 160
 _SETTING_CHARS_MAX = 2000  # of a setting in a refusal, since a neighbor's names are in it
+OWN = "of an own loop"  # `Meaning.targets` of data that only the task knows
 RAW, SCALED, CONSTANT = "r", "s", "?"  # letters of `Meaning.scaled`
 
 MeaningValues = dict[str, object]
@@ -47,6 +48,7 @@ class Meaning:
         scaled: a letter for each input: `RAW`, `SCALED`, or `CONSTANT` where the data cannot tell.
         mean: numbers that are the same for all peers, where the task scales; those of a peer's own data are not sent.
         std: as ``mean``.
+        agreed: digest of the numbers of all sites, where inputs are scaled by them, once the peer knows them.
         facts: further facts by name, as the task declares them.
         metric: name and direction.
         more_metrics: their names.
@@ -72,6 +74,7 @@ class Meaning:
     scaled: str | None = None
     mean: Any = None
     std: Any = None
+    agreed: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     metric: str | None = None
     more_metrics: tuple[str, ...] = ()
@@ -127,6 +130,12 @@ _FIELDS = (
     _Field("scaled", "scaled inputs", _Weight.REFUSE, "scale the same inputs at both peers"),
     _Field("mean", "means of the task's preprocessing", _Weight.REFUSE),
     _Field("std", "deviations of the task's preprocessing", _Weight.REFUSE),
+    _Field(
+        "agreed",
+        "numbers of all sites (SHA-256)",
+        _Weight.REFUSE,
+        "start all peers anew, each with the data of its first start",
+    ),
     _Field("facts", "facts of the task", _Weight.REFUSE),
     _Field("metric", "metrics", _Weight.REFUSE),
     _Field("more_metrics", "further metrics", _Weight.WARN, _NOT_MEANT),
@@ -236,7 +245,7 @@ def goal(text: str) -> str:
     values = _values(text) or {}
     kind, form, classes, column = (values.get(name) for name in ("kind", "targets", "classes", "target"))
     words = str(form) if kind == "regression" and form != "regression []" else str(kind)
-    words = "by an own loop" if form is None else words
+    words = "by an own loop" if form == OWN else words
     words += "" if column is None else f" of {_shown(column)}"
     if isinstance(classes, list):
         words += f" with {counted(len(classes), 'class')} {_shown(classes)}"
@@ -265,6 +274,8 @@ def _first_entry(each: _Field, a: Any, b: Any) -> tuple[_Field, object, object]:
 
 
 def _agree(name: str, a: Any, b: Any) -> bool:
+    if name == "agreed" and None in (a, b):
+        return True  # one of the two has not begun yet
     if name != "scaled":
         return bool(a == b)
     if not (isinstance(a, str) and isinstance(b, str)):
@@ -357,6 +368,12 @@ def with_algorithm(text: str, digest: str | None) -> str:
     """Return a record with the digest of the file of an algorithm; None: it is one of this project."""
     values = _values(text)
     return text if digest is None or values is None else _text_of(values | {"algorithm_file": digest})
+
+
+def with_agreed(text: str, digest: str) -> str:
+    """Return a record with the digest of the numbers of all sites."""
+    values = _values(text)
+    return text if values is None else _text_of(values | {"agreed": digest})
 
 
 # ---- classes spread over several peers ---------------------------------------------------------------------------------------

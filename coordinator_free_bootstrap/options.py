@@ -113,7 +113,7 @@ def parsed(
     """Return the settings, complete and of the declared types.
 
     Args:
-        model: declares the options.
+        model: declares the options; ``gone``, a class variable, has what replaces removed ones, by name.
         given: values by name.
         name: returns an option as messages name it.
         error: class of the error to raise.
@@ -215,6 +215,8 @@ def _problem(
     if not first["loc"]:  # a rule over several options
         return ConfigProblem(owner or "options", first["msg"].removeprefix("Value error, "), repr(first["input"]))
     key = str(first["loc"][0])
+    if first["type"] == "extra_forbidden" and (instead := getattr(model, "gone", {}).get(key)):
+        return ConfigProblem(name(key), "no such option", shortened(repr(first["input"])), instead)
     if first["type"] == "extra_forbidden":
         known = near(key, sorted(model.model_fields)) if model.model_fields else "there is none"
         return ConfigProblem(name(key), f"an option of {owner or 'this call'}", f"an unknown option ({known})")

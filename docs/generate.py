@@ -30,6 +30,7 @@ from coordinator_free_bootstrap.options import bounds_of, members_of, rules_of
 from coordinator_free_bootstrap.options import fields_of as declared_in
 from peer.algorithms.registry import algorithms
 from peer.core.counters import COUNTING, Totals, entries
+from peer.core.model_tests import REASONS
 from peer.lab.cells import Cells
 from peer.lab.render import how, sheets
 from peer.lab.table import ResultTable
@@ -127,6 +128,11 @@ def refusals() -> str:
     return MANIFEST_KEY.sub(r"`\g<0>`", table(("code", "cause", "in answer to", "what to do"), rows))
 
 
+def reasons() -> str:
+    """Return why a model has no test after the last round."""
+    return table(("`missing`", "the peer of `model_of`"), ((f"`{word}`", about) for word, about in REASONS.items()))
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "lines": lambda: meanings(Line, "field"),
     "kinds": kinds,
@@ -135,6 +141,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "summary": lambda: meanings(Summary, "key"),
     "counters": counters,
     "metrics": metrics,
+    "model-tests": reasons,
     "states": statuses,
     "messages": messages,
     "timeline": lambda: meanings(TimelineEntry, "key"),

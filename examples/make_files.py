@@ -1,6 +1,6 @@
-"""Make small files as users have them, for the examples: tables, time series, pictures with masks, sentences and a text model.
+"""Make small files as users have them, for the examples: tables, series, pictures with masks, scans, sentences, a text model.
 
-    python examples/make_files.py            # writes examples/files, about 1 MB; the same bytes every time
+    python examples/make_files.py            # writes examples/files, about 2 MB; the same bytes every time
 
 The numbers are drawn from fixed seeds; each device has its own distribution. Four devices.
 """
@@ -83,6 +83,18 @@ def cells(device: int) -> None:
         Image.fromarray(mask).save(folder / "masks" / f"{number:03}.png")
 
 
+def scans(device: int) -> None:
+    """Write one scanner's volumes, 20 x 20 x 20 grays, and labels of the same names: 1 where an organ is."""
+    draw, folder = np.random.default_rng(500 + device), FOLDER / "scans" / f"scanner-{device}"
+    folder.mkdir(parents=True, exist_ok=True)
+    grid = np.stack(np.mgrid[:20, :20, :20], axis=-1)
+    for number in range(9):
+        distance = np.sqrt((((grid - draw.uniform(6, 14, 3)) / draw.uniform(3, 6, 3)) ** 2).sum(-1))
+        gray = np.where(distance < 1, 150, 70) + 30 * (device % 2) + draw.normal(0, 20, distance.shape)
+        np.save(folder / f"{number:02}-image.npy", np.clip(gray, 0, 255).astype(np.uint8))
+        np.save(folder / f"{number:02}-label.npy", (distance < 1).astype(np.uint8))
+
+
 OPENINGS = ("hello", "good morning", "dear team", "hi there", "to whom it may concern")
 THINGS = ("my order", "the invoice", "the app", "my account", "the delivery", "the new phone")
 SENTENCES = {
@@ -140,7 +152,7 @@ def text_model() -> None:
 def main() -> None:
     """Write the files of all devices."""
     for device in range(DEVICES):
-        for write in (apartments, patients, pumps, cells, sentences):
+        for write in (apartments, patients, pumps, cells, scans, sentences):
             write(device)
     if find_spec("transformers") is None:
         print("no package transformers: wrote no text model; pip install 'coordinator-free[hf]'")

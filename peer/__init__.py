@@ -11,10 +11,11 @@ The Python API (docs/python.md) is the names in ``__all__``. They are imported w
 
 from typing import TYPE_CHECKING, Any
 
-from peer.rings import NAMES, name_of_api
+from peer.rings import MODULES, NAMES, module_of_api, name_of_api
 
 if TYPE_CHECKING:
     from coordinator_free_bootstrap.errors import ConfigError as ConfigError
+    from coordinator_free_bootstrap.errors import ConfigProblem as ConfigProblem
     from coordinator_free_bootstrap.errors import Refusal as Refusal
     from coordinator_free_bootstrap.errors import RefusalCode as RefusalCode
     from coordinator_free_bootstrap.manifest import Manifest as Manifest
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from peer.algorithms.learner import measured as measured
     from peer.algorithms.learner import training_fields as training_fields
     from peer.algorithms.personalize import weighted_sum as weighted_sum
+    from peer.algorithms.predictor import Predictor as Predictor
     from peer.algorithms.saved_state import array as array
     from peer.algorithms.workspace import Workspace as Workspace
     from peer.api.graph import Graph as Graph
@@ -76,6 +78,8 @@ __all__ = sorted(NAMES)  # noqa: PLE0605
 
 def __getattr__(name: str) -> Any:
     """Import a name of the API when it is first used."""
+    if name in MODULES:
+        return module_of_api(name)
     if name not in NAMES:
         raise AttributeError(f"module 'peer' has no attribute {name!r}")
     found = globals()[name] = name_of_api(name)
@@ -83,4 +87,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *NAMES})
+    return sorted({*globals(), *NAMES, *MODULES})

@@ -64,6 +64,7 @@ NAMES = {
     "Offer": "peer.core.decisions",
     "OptionsT": "peer.algorithms.base",
     "Pass": "peer.core.messages",
+    "Predictor": "peer.algorithms.predictor",
     "RefusalCode": "coordinator_free_bootstrap.errors",
     "Refusal": "coordinator_free_bootstrap.errors",
     "Schema": "peer.core.schema",
@@ -75,6 +76,7 @@ NAMES = {
     "Vector": "peer.core.averaging",
     "Workspace": "peer.algorithms.workspace",
     # what its code uses
+    "ConfigProblem": "coordinator_free_bootstrap.errors",
     "ConfigError": "coordinator_free_bootstrap.errors",
     "EffectiveWhen": "coordinator_free_bootstrap.options",
     "accumulate": "peer.core.averaging",
@@ -86,6 +88,9 @@ NAMES = {
     "training_fields": "peer.algorithms.learner",
     "weighted_sum": "peer.algorithms.personalize",
 }
+
+# parts of `peer` that need packages of their own; `import peer` offers each as a module
+MODULES = {"lightning": "peer.lightning", "transformers": "peer.transformers"}
 
 # what others use of a ring by name -> module: trackers of a running peer, and the faults that `peer list` shows
 PARTS = {"LiveExport": "peer.view.trackers.export", "FAULTS": "peer.bed.chaos.faults"}
@@ -99,6 +104,11 @@ def verb(name: str) -> Any:
 def name_of_api(name: str) -> Any:
     """Return what `import peer` offers under a name."""
     return _found(NAMES[name], name)
+
+
+def module_of_api(name: str) -> Any:
+    """Return a module of `import peer`."""
+    return import_module(MODULES[name])
 
 
 def part(name: str) -> Any:

@@ -14,7 +14,7 @@ from target import ATTACKER, ENDED_WHILE_WRITING, OBSERVER, call, push
 from target_process import TargetProcess
 
 from coordinator_free_bootstrap import Subject
-from peer.core.messages import Heartbeat, Hello, ModelHeader, Numbers, Pass, Phase, PullRequest, Select
+from peer.core.messages import Heartbeat, Hello, ModelHeader, Numbers, Pass, Phase, PullRequest, Select, Statistics
 from peer.wire import convert, frames
 from peer.wire.options import SERVICE
 
@@ -66,6 +66,7 @@ class Mutator:
             "Heartbeat": convert.pack_heartbeat(Heartbeat(ATTACKER, 7, 0, Phase.RUNNING)),
             "Select": convert.pack_select(Select(ATTACKER, 7, 0, 1, Numbers.of([0.0] * 2))),
             "Pass": convert.pack_pass(Pass(ATTACKER, 7, 0, 0)),
+            "Statistics": convert.pack_statistics(Statistics(ATTACKER, 7, Numbers.of(0, [1.0] * 4))),
             "Status": b"",
         }
         self._streams = {

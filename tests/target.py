@@ -118,7 +118,8 @@ class Target:
 
     def model(self, slot: int = 0, scale: float = 1.0, nan_at: int | None = None) -> np.ndarray[Any, Any]:
         """Return a model to send: one of the peer's own, scaled, with a NaN where asked for."""
-        model = self.host.workspace.models.model(slot) * np.float32(scale)
+        models = self.host.workspace.models
+        model = models.part.of(models.model(slot)) * np.float32(scale)
         if nan_at is not None:
             model[nan_at] = np.nan
         return model

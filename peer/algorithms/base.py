@@ -12,13 +12,14 @@ and after the last round for `final`. ``state`` is a frozen dataclass: decisions
 contain it (`peer.algorithms.saved_state`).
 
 A peer holds ``slots`` models that travel, slots 0 .. slots-1, and then ``private`` ones. The engine, the host and the wire know
-only the first kind: no message and no pull reaches a private model. Checkpoints contain all. Models that travel may be a part
-of a whole model (`travelling`); a private one is always whole.
+only the first kind: no message and no pull reaches a private model. Checkpoints contain all. All models are whole here. What
+arrives is the part that travels (`travelling`, `peer.core.part`), which ``workspace.models.part`` takes out of a whole model and
+puts back; it is the whole model unless `run.private_parameters` keeps tensors back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar, Generic, cast
@@ -32,11 +33,13 @@ from coordinator_free_bootstrap.manifest import AlgorithmFacts, InRun, Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen, NoOptions, parsed
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import Ability, Fields, Learner, measured, training_fields
+from peer.algorithms.predictor import Predictor
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
 from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select
+from peer.core.part import travelling
 from peer.core.schema import Schema
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel, default=NoOptions)
@@ -83,6 +86,11 @@ class Algorithm(Generic[OptionsT, StateT]):
         self.mix = manifest.mix or self.default_mix
         self.degree = graph.degree(peer_id)
         self.final_epochs = self.in_run(manifest).final_epochs
+
+    @property
+    def hides_samples(self) -> bool:
+        """Whether neighbors must learn nothing exact of this peer's samples (differential privacy): no."""
+        return False
 
     @classmethod
     def exchanges(cls, manifest: Manifest) -> bool:
@@ -149,9 +157,19 @@ class Algorithm(Generic[OptionsT, StateT]):
         """The number of models that a peer holds: ``slots`` that travel, then ``private`` ones."""
         return self.slots + self.private
 
-    def travelling(self, schema: Schema) -> Schema:
-        """Return the schema of the models that travel, given that of a whole model: the same; the handshake compares it."""
-        return schema
+    @classmethod
+    def private_patterns(cls, manifest: Manifest, schema: Schema) -> Sequence[str]:
+        """Return the patterns of the tensors that never leave a peer: `run.private_parameters`."""
+        return manifest.private_parameters
+
+    @classmethod
+    def travelling(cls, manifest: Manifest, schema: Schema) -> Schema:
+        """Return the tensors that travel, of a whole model with ``schema``; the handshake compares them.
+
+        Raises:
+            ConfigError: a pattern matches nothing, or together they leave no parameter.
+        """
+        return travelling(schema, cls.private_patterns(manifest, schema))
 
     def kept_models(self) -> int:
         """Return how many arrivals this peer keeps at most until a step closes, by `targets` of (): none.
@@ -283,11 +301,11 @@ class Algorithm(Generic[OptionsT, StateT]):
         return training_fields([workspace.fit_slot(slot, memory=f"slot{slot}") for slot in workspace.state.trained])
 
     def outgoing(self, workspace: Workspace[StateT], slot: int) -> Vector | None:
-        """Return the model to send in place of the slot's model (for example with noise), or None for the slot's model."""
+        """Return a whole model to send of in place of the slot's (for example with noise), or None for the slot's model."""
         return None
 
     def published(self, workspace: Workspace[StateT], slot: int) -> Vector:
-        """Return the model that a neighbor gets when it pulls a slot; never mutated afterwards."""
+        """Return the model of which a neighbor gets the travelling part when it pulls a slot; never mutated afterwards."""
         return workspace.models.share(slot)
 
     @property
@@ -296,7 +314,7 @@ class Algorithm(Generic[OptionsT, StateT]):
         return type(self).screen_arrival is not Algorithm.screen_arrival
 
     def screen_arrival(self, workspace: Workspace[StateT], header: ModelHeader, model: Vector) -> Refusal | None:
-        """Return the rejection of a complete arrival, or None.
+        """Return the rejection of a complete arrival, or None; ``model`` is what travels of it.
 
         It runs while training runs: it may read only what training does not change.
         """
@@ -322,8 +340,12 @@ class Algorithm(Generic[OptionsT, StateT]):
         return workspace.state
 
     def evaluate(self, workspace: Workspace[StateT]) -> Fields:
-        """Return the metrics of the evaluation model on the peer's test set."""
-        return measured(workspace.learner.evaluate(self.evaluation_model(workspace)))
+        """Return the metrics of what predicts on the peer's test set."""
+        return measured(self.predictor(workspace).evaluate(workspace.learner))
+
+    def predictor(self, workspace: Workspace[StateT]) -> Predictor:
+        """Return what predicts after a round: the evaluation model. The best of a run is chosen by its validation metric."""
+        return Predictor((self.evaluation_model(workspace),))
 
     def evaluation_model(self, workspace: Workspace[StateT]) -> Vector:
         """Return the model whose metric value is reported: that of the peer's cluster."""

@@ -28,7 +28,9 @@ class DPsgd(Algorithm):
     name = "dpsgd"
     clustered = False
     default_mix: ClassVar[str] = "metropolis"
-    keys: ClassVar = {"local_epochs": EffectiveWhen.never("algorithm dpsgd takes one step in a round")}
+    keys: ClassVar = dict.fromkeys(
+        ("local_epochs", "local_unit"), EffectiveWhen.never("algorithm dpsgd takes one step in a round")
+    )
 
     @classmethod
     @override
@@ -47,8 +49,10 @@ class DPsgd(Algorithm):
     @override
     def close(self, workspace: Workspace) -> AlgorithmState:
         """Average, then add the step, if the peer took part in the round."""
-        models, before = workspace.models, workspace.models.share(0)
+        models, part = workspace.models, workspace.models.part
+        before = part.of(models.share(0))
         state = super().close(workspace)
         if state.trained:
-            models.replace(0, models.model(0) + (models.model(1) - before))
+            stepped = part.of(models.model(0)) + (part.of(models.model(1)) - before)
+            models.replace(0, part.joined(models.model(1), stepped))
         return state

@@ -26,8 +26,9 @@ from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import division, labels, mixture, sketches
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions, FedSpdState
-from peer.algorithms.learner import Ability, Fields, Learner, measured, training_fields
-from peer.algorithms.personalize import confident_predictions, mixed_predictions, weighted_sum
+from peer.algorithms.learner import Ability, Fields, Learner, training_fields
+from peer.algorithms.personalize import weighted_sum
+from peer.algorithms.predictor import Predictor
 from peer.algorithms.privacy import Privacy
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
@@ -81,12 +82,14 @@ class FedSpd(FedSpdDecisions):
                 "run.options.personalize: expected 'average' or 'mixture' for a task without one class for each sample, got "
                 "'confident'"
             )
-        buffers = [spec.name for spec in learner.schema.tensors if spec.role == "buffer"]
+        buffers = [
+            spec.name for spec in self.travelling(self.manifest, learner.schema).tensors if spec.role == "buffer"
+        ]
         if self.options.dp_epsilon is not None and buffers:
             raise ConfigError(
                 f"run.options.dp_epsilon: expected a model that sends parameters alone, got the buffer {buffers[-1]!r}. "
                 "With noise a variance may become negative, and without noise it leaks data. Use torch.nn.GroupNorm in place "
-                "of BatchNorm, and register_buffer(..., persistent=False) for a constant."
+                "of BatchNorm, register_buffer(..., persistent=False) for a constant, or run.private_parameters."
             )
         count, least = learner.count(), self._samples_min(learner)
         if self.options.dp_epsilon is not None and count < self.slots * least:
@@ -104,6 +107,11 @@ class FedSpd(FedSpdDecisions):
             return []
         models = self.slots if self.phase(0) == "all" else 1
         return [privacy.statement(self.manifest.rounds, models, self.options.noisy_self)]
+
+    @property
+    @override
+    def hides_samples(self) -> bool:
+        return self.options.dp_epsilon is not None
 
     def _privacy(self, workspace: Workspace[FedSpdState]) -> Privacy | None:
         o = self.options
@@ -138,7 +146,8 @@ class FedSpd(FedSpdDecisions):
         self._keep_centers(workspace)
         if self.aligning(t):
             size, seed = self.options.sketch_size, self.manifest.seed
-            centers = [self.published(workspace, slot) for slot in range(self.slots)]
+            part = workspace.models.part
+            centers = [part.of(self.published(workspace, slot)) for slot in range(self.slots)]
             rows = sketches.sketch(centers, workspace.scratch["reference"], size, seed)
             return replace(state, sketches=rows, sketch_ids=None)
         if self.relaying(t):
@@ -168,10 +177,11 @@ class FedSpd(FedSpdDecisions):
     def _keep_centers(self, workspace: Workspace[FedSpdState]) -> None:
         if "reference" not in workspace.scratch:
             common = self.common_start
-            models = self.initial_models(workspace.learner)[0] if common else []
+            part = workspace.models.part
+            models = [part.of(model) for model in self.initial_models(workspace.learner)[0]] if common else []
             workspace.scratch["reference"] = weighted_sum(models, [1 / self.slots] * self.slots) if common else None
         if self.inspects_arrivals:
-            workspace.scratch["round_start_centers"] = [workspace.models.share(slot) for slot in range(self.slots)]
+            workspace.scratch["round_start_centers"] = [workspace.models.share_part(slot) for slot in range(self.slots)]
 
     @property
     @override
@@ -205,7 +215,8 @@ class FedSpd(FedSpdDecisions):
             if workspace.round_index == 0 and self.options.split == "updates":
                 self._sketch_update(workspace, model, start)
             if privacy is not None:
-                noisy = privacy.noisy(start, model)
+                part = workspace.models.part
+                noisy = part.joined(model, privacy.noisy(part.of(start), part.of(model)))
                 workspace.scratch.setdefault("noisy_models", {})[slot] = noisy
                 model = noisy if self.options.noisy_self else model
             workspace.models.replace(slot, model)
@@ -245,8 +256,8 @@ class FedSpd(FedSpdDecisions):
         return self._align(workspace, state) if self.aligning(t) else state
 
     def _sketch_update(self, workspace: Workspace[FedSpdState], model: Vector, start: Vector) -> None:
-        size, seed = self.options.sketch_size, self.manifest.seed
-        rows, ids = sketches.sketch([model], start, size, seed), np.array([self.peer_id], np.int64)
+        size, seed, part = self.options.sketch_size, self.manifest.seed, workspace.models.part
+        rows, ids = sketches.sketch([part.of(model)], part.of(start), size, seed), np.array([self.peer_id], np.int64)
         workspace.state = replace(workspace.state, updates=rows, update_ids=ids)
 
     def _merge_relayed_sketches(self, workspace: Workspace[FedSpdState], state: FedSpdState) -> FedSpdState:
@@ -281,14 +292,16 @@ class FedSpd(FedSpdDecisions):
     def _split(self, workspace: Workspace[FedSpdState]) -> None:
         """Copy the warm center to all slots and add noise to each, different by slot and equal on all peers.
 
-        Buffers get none: it would make a variance negative.
+        Buffers get none: it would make a variance negative. Private tensors get none: no center is told from another by them.
         """
         warm = workspace.models.model(0)
         scale = np.float32(self.options.split_noise * np.linalg.norm(warm) / np.sqrt(warm.size))
-        buffers = [place for spec, place in workspace.learner.schema.slices() if spec.role == "buffer"]
+        schema = workspace.learner.schema
+        noisy = {spec.name for spec in self.travelling(self.manifest, schema).tensors if spec.role == "parameter"}
+        plain = [place for spec, place in schema.slices() if spec.name not in noisy]
         for slot in range(self.slots):
             noise = generator(self.manifest.seed, "split", slot).standard_normal(warm.size, np.float32)
-            for place in buffers:
+            for place in plain:
                 noise[place] = 0
             workspace.models.replace(slot, warm + scale * noise)
 
@@ -329,25 +342,22 @@ class FedSpd(FedSpdDecisions):
     @override
     def evaluate(self, workspace: Workspace[FedSpdState]) -> Fields:
         """Return the metrics of the personalized model or predictions, with the mixture and its confusion with the truth."""
-        learner, how = workspace.learner, self._predictor(workspace)
-        models = [workspace.models.model(slot) for slot in range(self.slots)]
-        if how == "average":
-            result = learner.evaluate(self.evaluation_model(workspace))
-        elif how == "confident":
-            result = learner.evaluate_predictions(confident_predictions(learner, models))
-        else:
-            result = learner.evaluate_predictions(mixed_predictions(learner, models, workspace.state.mixture))
-        state = workspace.state
+        learner, state = workspace.learner, workspace.state
         shown: Fields = {"mixture": list(state.mixture), "anchor": list(state.anchor)}
         shown |= mixture.division(state.z, self.slots, true=workspace.true_cluster, classes=learner.labels())
-        return measured(result) | {"state": shown}
+        return super().evaluate(workspace) | {"state": shown}
 
-    def _predictor(self, workspace: Workspace[FedSpdState]) -> str:
-        return "average" if workspace.round_index < self.options.warm_rounds else self.options.personalize
+    @override
+    def predictor(self, workspace: Workspace[FedSpdState]) -> Predictor:
+        """Return the personalized model, or the centers whose predictions are combined."""
+        how = self.options.personalize
+        if how == "average" or workspace.round_index < self.options.warm_rounds:
+            return super().predictor(workspace)
+        models = tuple(workspace.models.model(slot) for slot in range(self.slots))
+        return Predictor(models, how, workspace.state.mixture)
 
     @override
     def final(self, workspace: Workspace[FedSpdState]) -> tuple[Vector, Fields]:
         """Return the model of Eq. 2 and the metrics of what predicts, which may be other than that model."""
-        how = self._predictor(workspace)
-        predictor = {"predictor": "personalized_model" if how == "average" else how}
+        predictor = {"predictor": self.predictor(workspace).how}
         return self.evaluation_model(workspace), self.evaluate(workspace) | predictor

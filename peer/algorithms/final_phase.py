@@ -11,14 +11,16 @@ authors' code. The guard is an addition of this project.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
-from coordinator_free_bootstrap.manifest import factor_and_period
+from coordinator_free_bootstrap.learning_rates import schedule_of
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm
 from peer.algorithms.held_out import Indices, folds
 from peer.algorithms.learner import Fields, measured
+from peer.algorithms.predictor import PERSONALIZED, Predictor
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
@@ -36,16 +38,28 @@ def finish(algorithm: Algorithm, workspace: Workspace) -> tuple[Vector, Fields]:
         share = validated_share(workspace, model, algorithm.final_epochs)
         metrics["final_share"] = share
     model = moved(model, tuned(workspace, model, algorithm.final_epochs), share)
-    if metrics.get("predictor", "personalized_model") == "personalized_model":
+    if metrics.get("predictor", PERSONALIZED) == PERSONALIZED:
         result = workspace.learner.evaluate(model)
         metrics |= measured(result)
     return model, metrics | {"metric_before_final": before, "metric_after_final": metrics["metric_value"]}
 
 
+def final_predictor(algorithm: Algorithm, workspace: Workspace, how: str) -> Predictor:
+    """Return what the final metrics were measured with: the personalized model, or all models that predict together.
+
+    Args:
+        algorithm: of the peer.
+        workspace: after the work "final".
+        how: the field ``predictor`` of the final metrics.
+    """
+    assert workspace.personalized is not None
+    return Predictor((workspace.personalized,)) if how == PERSONALIZED else algorithm.predictor(workspace)
+
+
 def tuned(
     workspace: Workspace, model: Vector, epochs: int, indices: Indices | None = None, purpose: str = "final", *path: int
 ) -> Vector:
-    """Return a model after ``epochs`` at the rate and decay of ``run.final``.
+    """Return a model after ``epochs`` at the rate and schedule of ``run.final``.
 
     Args:
         workspace: of the peer.
@@ -55,15 +69,16 @@ def tuned(
         purpose: of the seed.
         *path: of the seed.
     """
-    settings, left, block = workspace.manifest.final, epochs, 0
-    rate = settings.learning_rate or workspace.base_learning_rate / 2
-    factor, period = factor_and_period(settings.decay)
-    each = period if factor < 1 else left
-    while left > 0:
+    settings = workspace.manifest.final
+    rate, schedule = (
+        settings.learning_rate or workspace.base_learning_rate / 2,
+        schedule_of(settings.learning_rate_schedule),
+    )
+    rates = (rate * schedule.share(epoch, epochs) for epoch in range(epochs))
+    for block, (learning_rate, same) in enumerate(groupby(rates)):
         plan = workspace.plan(workspace.seed(purpose, *path, *([block] if block else [])))
-        decayed = rate * factor**block
-        model, _ = workspace.fit(model, replace(plan, epochs=min(each, left), learning_rate=decayed, indices=indices))
-        left, block = left - each, block + 1
+        plan = replace(plan, epochs=sum(1 for _ in same), unit="epoch", learning_rate=learning_rate, indices=indices)
+        model, _ = workspace.fit(model, plan)
     return model
 
 

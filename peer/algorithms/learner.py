@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from peer.core.averaging import Vector
+from peer.core.messages import Numbers
 from peer.core.schema import Schema
 
 Part = Literal["train", "validation", "test"]
@@ -21,7 +22,7 @@ Fields: TypeAlias = dict[str, Any]  # of a line of the history: JSON values
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 Unit = Literal["epoch", "step"]
-BatchSize: TypeAlias = int | Literal["all"]  # samples of a step
+StepSamples: TypeAlias = int | Literal["all"]  # samples of a step
 
 
 # What a learner can do beyond training, `count`, `mean_loss` of a part with targets, and `evaluate`:
@@ -50,7 +51,7 @@ class TrainingPlan:
         learning_rate: constant during the training.
         round_index: of the run, for an own loop.
         momentum: of SGD, with dampening 0; the buffer starts at 0, unless ``optimizer_state`` has one.
-        weight_decay: added to the gradient, as in torch.
+        weight_decay: added to the gradient; with adamw the parameters shrink by rate times it; as in torch.
         indices: int64 [m], the samples to train on; None: all.
         sample_weights: float32 [n], of all training samples; the objective is sum(w * loss) / batch size
             (FedEM, Marfoq et al. 2021, arXiv:2108.10252).
@@ -60,7 +61,7 @@ class TrainingPlan:
         optimizer: used if the task has none.
         batch_size: samples of a step; "all": of all samples, in their order (one gradient, as the code of IFCA,
             arXiv:2006.04088), and an epoch is one step; None: the learner's. A last batch of one sample is dropped if the
-            model has BatchNorm.
+            model has BatchNorm. The learner may give them to the model in parts.
         gradient_clip: a step's gradient with a larger norm is scaled down to it.
         only: names of the parameters to train; the others do not change. Buffers change always.
         optimizer_state: of an earlier training, {} for none; given, the statistics have that of this training's end. None: a
@@ -81,8 +82,8 @@ class TrainingPlan:
     proximal: tuple[Vector, float] | None = None
     follow: Follow | None = None
     unit: Unit = "epoch"
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    batch_size: BatchSize | None = None
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    batch_size: StepSamples | None = None
     gradient_clip: float | None = None
     only: frozenset[str] | None = None
     optimizer_state: Mapping[str, Vector] | None = None
@@ -184,6 +185,23 @@ def _mean_of_known(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
+class SharedScaling(Protocol):
+    """A peer's part in the agreement of all sites on the scaling of inputs, before the first round."""
+
+    @property
+    def numbers(self) -> Numbers:
+        """Those of this site, which every peer gets."""
+
+    def problem(self, numbers: Numbers) -> str:
+        """Return why numbers cannot be those of a site, "" if they can."""
+
+    def agree(self, numbers: Mapping[int, Numbers]) -> Fields:
+        """Take the numbers of all sites, by peer id; return the fields of a history line, with ``digest`` and ``samples``."""
+
+    def apply(self) -> None:
+        """Scale the inputs by what was agreed; called before each work, and does something once."""
+
+
 class Learner(Protocol):
     """Local training and evaluation on flat float32 vectors of length d (see `peer.learning`)."""
 
@@ -231,6 +249,10 @@ class Learner(Protocol):
 
     def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, TrainStats]:
         """Return a trained copy of a model, a new float32 [d]; the input is not changed."""
+
+    @property
+    def validates(self) -> bool:
+        """Whether `evaluate` measures a model on validation samples, after a first evaluation on the test samples."""
 
     def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
         """Return the metric value and the mean loss."""

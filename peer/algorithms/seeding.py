@@ -166,7 +166,9 @@ class Seeding:
             fold: the samples that compare the models, and those that train.
         """
         r = workspace.round_index
-        stats = workspace.fit_slot(r, replace(workspace.slot_plan(r), epochs=self.epochs, indices=fold.rest))
+        stats = workspace.fit_slot(
+            r, replace(workspace.slot_plan(r), epochs=self.epochs, unit="epoch", indices=fold.rest)
+        )
         gain, clear = self._drawn() if r == 0 else self._gain(workspace, fold)
         if math.isfinite(gain):
             workspace.state = replace(workspace.state, best=(gain, self.peer_id, int(clear)))

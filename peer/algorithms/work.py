@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import assert_never
 
 from peer.algorithms.base import Algorithm
-from peer.algorithms.final_phase import finish
+from peer.algorithms.final_phase import final_predictor, finish
 from peer.algorithms.learner import Fields
+from peer.algorithms.model_tests import tested, untested
+from peer.algorithms.predictor import PERSONALIZED, Best, Predictor, better
 from peer.algorithms.workspace import Workspace
 from peer.core.effects import Work
 from peer.core.events import WorkDone
@@ -43,17 +45,20 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.models.begin_round(algorithm.deferred_slots(workspace.state, work.round_index))
             workspace.arrivals.clear()
         case "train":
-            metrics = algorithm.train(workspace)
+            metrics = {"learning_rate": workspace.learning_rate, **algorithm.train(workspace)}
             if workspace.resumed_steps:
                 metrics["resumed_steps"] = workspace.resumed_steps
         case "end_step":
             workspace.state = algorithm.end_step(workspace)
             workspace.arrivals.clear()
         case "close":
+            if work.absent:
+                workspace.model_tests = tested(workspace, work.absent)
             workspace.state = algorithm.close(workspace)
             workspace.models.discard_deferred()
             if work.evaluate:
                 metrics = algorithm.evaluate(workspace)
+                metrics |= validated(workspace, lambda: algorithm.predictor(workspace))
             if workspace.state.cluster_index is not None:
                 metrics["cluster_index"] = workspace.state.cluster_index
         case "adopt":
@@ -61,6 +66,27 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.state = algorithm.adopt(workspace)
         case "final":
             workspace.personalized, metrics = finish(algorithm, workspace)
+            how = str(metrics.get("predictor", PERSONALIZED))
+            metrics |= validated(workspace, lambda: final_predictor(algorithm, workspace, how))
+            if work.absent:
+                metrics["model_tests"] = workspace.model_tests or untested(workspace, work.absent)
         case _:
             assert_never(work.kind)
     return WorkDone(work.kind, workspace.state, metrics, {PHASE_OF[work.kind]: clock() - began})
+
+
+def validated(workspace: Workspace, predictor: Callable[[], Predictor]) -> Fields:
+    """Measure what predicts on the peer's validation samples, if it has some, and keep it if it is the best of the run so far.
+
+    Returns:
+        Fields of the history: the value, and value and round of the best.
+    """
+    learner, best = workspace.learner, workspace.best
+    if not learner.validates:
+        return {}
+    found = predictor()
+    value = float(found.evaluate(learner, "validation").metric)
+    if better(best, value, higher_is_better=workspace.metric.higher_is_better):
+        workspace.best = best = Best(workspace.round_index, value, found.kept())
+    fields: Fields = {"metric_validation": value}
+    return fields | ({} if best is None else {"best_round": best.round_index, "metric_best": best.value})

@@ -11,12 +11,16 @@ import numpy.typing as npt
 from typing_extensions import TypeVar
 
 from coordinator_free_bootstrap.graph import Graph
-from coordinator_free_bootstrap.manifest import Manifest, factor_and_period
+from coordinator_free_bootstrap.learning_rates import schedule_of
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed
-from peer.algorithms.learner import Learner, Partials, TrainingPlan, TrainStats
+from peer.algorithms.delivered import DeliveredModels
+from peer.algorithms.learner import Fields, Learner, Partials, TrainingPlan, TrainStats
+from peer.algorithms.predictor import Best
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
 from peer.core.messages import ModelHeader, Numbers, Select
+from peer.core.metric import Metric
 from peer.core.model_store import ModelStore
 
 # Covariant: work on tensors that reads no state takes the workspace of any algorithm.
@@ -25,7 +29,7 @@ StateT_co = TypeVar("StateT_co", bound=AlgorithmState, default=AlgorithmState, c
 
 @dataclass(frozen=True)
 class FoldedArrival:
-    """An arrival of the current step: its header; its model only if it is kept until the close (no fold targets)."""
+    """An arrival of the current step: its header; what travels of its model, only if kept until the close (no fold targets)."""
 
     header: ModelHeader
     model: Vector | None = None
@@ -51,8 +55,14 @@ class Workspace(Generic[StateT_co]):
     optimizers: dict[str, Vector] = field(default_factory=dict)  # kept state: ``<memory>/<value>`` -> flat values
     restores: int = 0  # how often this peer went back to its last finite models
     arrivals: list[FoldedArrival] = field(default_factory=list)
-    pulled: dict[int, list[Vector]] = field(default_factory=dict)  # all slots of each neighbor, to catch up
+    pulled: dict[int, list[Vector]] = field(
+        default_factory=dict
+    )  # what travels of all slots of each neighbor, to catch up
+    delivered: DeliveredModels = field(default_factory=DeliveredModels)  # in the last round
+    model_tests: list[Fields] = field(default_factory=list)  # of these models; in checkpoints
     personalized: Vector | None = None  # the result of the work "final"
+    metric: Metric = field(default_factory=Metric)  # of the task; the world of the peer sets it
+    best: Best | None = None  # by the validation metric, where the peer has validation samples
     should_stop: Callable[[], bool] = lambda: False
     partials: Partials | None = None  # keep trainings on disk while they run
     resumed_steps: int = 0  # of this piece of work: that were on disk
@@ -63,9 +73,9 @@ class Workspace(Generic[StateT_co]):
 
     @property
     def learning_rate(self) -> float:
-        """eta_t: this round's learning rate, after decay, and after a halving for each restore."""
-        factor, period = factor_and_period(self.manifest.learning_rate_decay)
-        return self.base_learning_rate * factor ** (self.round_index // period)
+        """eta_t: this round's learning rate, by the schedule, and after a halving for each restore."""
+        schedule = schedule_of(self.manifest.learning_rate_schedule)
+        return self.base_learning_rate * schedule.share(self.round_index, self.manifest.rounds)
 
     @property
     def base_learning_rate(self) -> float:
@@ -73,7 +83,7 @@ class Workspace(Generic[StateT_co]):
         return float(self.manifest.learning_rate * 0.5**self.restores)
 
     def plan(self, seed: int) -> TrainingPlan:
-        """Return a training with the manifest's settings (epochs, optimizer, decay); `dataclasses.replace` changes some."""
+        """Return a training with the manifest's settings (epochs, optimizer, rate); `dataclasses.replace` changes some."""
         m = self.manifest
         return TrainingPlan(
             epochs=m.local_epochs,
@@ -83,7 +93,8 @@ class Workspace(Generic[StateT_co]):
             momentum=m.momentum,
             weight_decay=m.weight_decay,
             optimizer=m.optimizer,
-            batch_size=m.batch_size,
+            unit=m.local_unit,
+            batch_size=m.step_samples,
             gradient_clip=m.gradient_clip,
             should_stop=self.should_stop,
         )

@@ -27,14 +27,14 @@ from peer.api.arguments import named_in_python, refuse_unless
 from peer.api.choices import AlgorithmChoice, chosen
 from peer.api.one_peer import to_end
 from peer.api.ranks import END, FAILED, ROUND, Follower, Ranks, several_ranks, unwrapped
-from peer.api.round import Round
+from peer.api.round import LocalRound
 from peer.core.metric import Metric
 from peer.learning.kept_state import packed, unpacked
 from peer.learning.own_loop import EnoughSteps
 from peer.rings import name_of_api
 from peer.runtime.local_options import LocalOptions, complete_options, log_form, metrics_of
 from peer.tasks.budget import Budget, Stateful, Trained
-from peer.tasks.task import Task
+from peer.tasks.declared_metric import DeclaredMetric
 
 if TYPE_CHECKING:
     from peer import Run
@@ -49,17 +49,16 @@ POLL_S = 0.01
 class _Job:
     """Work for the program's thread: a round of its loop, or a call of one of its functions."""
 
-    budget: Round | None = None
+    budget: LocalRound | None = None
     call: Callable[[], Any] | None = None
     result: Any = None
     error: BaseException | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
 
-class Joined(Task):
+class Joined(DeclaredMetric):
     """The task of a program: its model, its functions, and its loop, which runs on its own thread."""
 
-    kind = "regression"
     own = frozenset({"load_data", "train", "evaluate", "count"})
     can_try = False
 
@@ -74,31 +73,16 @@ class Joined(Task):
         losses: Callable[[nn.Module], Tensor] | None,
         keep: Mapping[str, Stateful],
     ) -> None:
+        super().__init__(metric, more_metrics)
         self.model = model
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.aborted = False
         self._samples, self._evaluate, self._losses, self.keep = samples, evaluate, losses, keep
         self._pristine = {name: packed(thing.state_dict()) for name, thing in keep.items()}
-        self._metric, self.more_metrics = metric, tuple(more_metrics)
         self._given, pristine = False, copy.deepcopy(model)
         self._make = make_model or (lambda: copy.deepcopy(pristine))
         if losses is not None:
             self.own = self.own | {"losses"}
-
-    @property
-    @override
-    def metric_name(self) -> str:
-        return self._metric.name
-
-    @property
-    @override
-    def higher_is_better(self) -> bool:
-        return self._metric.higher_is_better
-
-    @property
-    @override
-    def metric_is_share(self) -> bool:
-        return self._metric.share
 
     @override
     def make_model(self) -> nn.Module:
@@ -131,7 +115,7 @@ class Joined(Task):
     def train(self, model: nn.Module, data: Any, budget: Budget) -> Trained:
         """Give the round to the program's loop, and wait until it asks for the next one."""
         self._take_states(budget)
-        asked = Round(**{each.name: getattr(budget, each.name) for each in fields(Budget)})
+        asked = LocalRound(**{each.name: getattr(budget, each.name) for each in fields(Budget)})
         self._wait(_Job(budget=asked), budget)
         return asked.reported[0] if asked.reported else Trained()
 
@@ -191,7 +175,7 @@ class Federation:
         self._thread.start()
         return self
 
-    def __iter__(self) -> Iterator[Round]:
+    def __iter__(self) -> Iterator[LocalRound]:
         """Yield the rounds that this peer trains; of an algorithm that trains several models, one for each.
 
         Raises:

@@ -155,8 +155,8 @@ async def to_end(
         raise ConfigError(ConfigProblem(f"peer {peer_id}", expected, "others: every neighbor refuses it", fix))
     if status == "alone" and not is_completed(StateDir(settings.state_dir)):
         raise AloneError(
-            f"peer {peer_id}: no neighbor was live for run.start.deadline_s, and run.start.wait_for is never_alone. Call "
-            "peer.run again when its neighbors are back: it resumes."
+            f"peer {peer_id}: its wait for neighbors lasted run.start.deadline_s, and run.start.wait_for is "
+            f"{graph.manifest.start.wait_for}; its log names them. Call peer.run again when its neighbors are back: it resumes."
         )
     return status, settings.state_dir
 

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError, UsageError
 from coordinator_free_bootstrap.seeds import derive_seed
-from peer.api.round import Round
+from peer.api.round import LocalRound
 from peer.learning.flat import seeded
 from peer.learning.kept_state import packed, unpacked
 from peer.tasks.budget import ItemT, Stateful
@@ -53,7 +53,7 @@ class Ranks:
         self.model, self.rank = model, distributed.get_rank()
         self._control = distributed.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
 
-    def tell(self, kind: int, round: Round | None = None, keep: Mapping[str, Stateful] | None = None) -> None:
+    def tell(self, kind: int, round: LocalRound | None = None, keep: Mapping[str, Stateful] | None = None) -> None:
         """Rank 0: tell the others what comes, with the values of the model, and the states of the kept objects if given."""
         states = save(packed({name: thing.state_dict() for name, thing in keep.items()})) if keep else b""
         self._send(torch.tensor([kind, len(states), *(_numbers(round) if round else [0] * _SIZE)]))
@@ -62,7 +62,7 @@ class Ranks:
         if states:
             self._send(torch.frombuffer(bytearray(states), dtype=torch.uint8))
 
-    def told(self, keep: Mapping[str, Stateful]) -> tuple[int, Round | None]:
+    def told(self, keep: Mapping[str, Stateful]) -> tuple[int, LocalRound | None]:
         """Another rank: wait for the next round, or the end, and take the values of the model and the states.
 
         Raises:
@@ -83,7 +83,7 @@ class Ranks:
         """Return what rank 0 says."""
         return bool(self._send(torch.tensor([stop], dtype=torch.int64)))
 
-    def with_agreed_stop(self, round: Round) -> Round:
+    def with_agreed_stop(self, round: LocalRound) -> LocalRound:
         """Return a round of rank 0 whose ``should_stop`` is the same at all ranks, which all call it equally often.
 
         The states of the other ranks are not kept: after a restart, a site of several processes repeats its round.
@@ -116,7 +116,7 @@ class Follower:
     def __enter__(self) -> Self:
         return self
 
-    def __iter__(self) -> Iterator[Round]:
+    def __iter__(self) -> Iterator[LocalRound]:
         """Yield the rounds of rank 0.
 
         Raises:
@@ -150,14 +150,14 @@ def _until(stop: Callable[[], bool], items: Iterable[ItemT]) -> Iterator[ItemT]:
 _SIZE = 6
 
 
-def _numbers(round: Round) -> list[int]:
+def _numbers(round: LocalRound) -> list[int]:
     rate = int(torch.tensor(round.learning_rate, dtype=torch.float64).view(torch.int64))
     seed = round.seed - (1 << 64) if round.seed >= 1 << 63 else round.seed
     none = [-1 if number is None else number for number in (round.epochs, round.steps)]
     return [round.round, *none, rate, seed, round.precision == "bfloat16"]
 
 
-def _round(numbers: list[int], ranks: Ranks) -> Round:
+def _round(numbers: list[int], ranks: Ranks) -> LocalRound:
     index, epochs, steps, rate, seed, half = numbers
 
     def keep(name: str, make: Any) -> Any:
@@ -169,7 +169,7 @@ def _round(numbers: list[int], ranks: Ranks) -> Round:
     def no_folder() -> Path:
         raise UsageError("folder: expected a call at rank 0 only, since the other ranks have no state of their own")
 
-    return Round(
+    return LocalRound(
         round=index,
         epochs=None if epochs < 0 else epochs,
         steps=None if steps < 0 else steps,

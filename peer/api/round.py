@@ -8,7 +8,7 @@ from peer.tasks.budget import Budget, Trained
 
 
 @dataclass(frozen=True)
-class Round(Budget):
+class LocalRound(Budget):
     """What the manifest says of a round, and what the loop reports of it; see `peer.Budget`. What is kept, `peer.join` knows."""
 
     reported: list[Trained] = field(default_factory=list)

@@ -31,7 +31,7 @@ class ProcessOptions(Computing, total=False):
     on_start_failure: Annotated[
         Literal["stop", "continue"] | None,
         Field(None, description="The other peers, when one cannot start: stop them, or continue without it."),
-        Shown(default="stop if run.start.wait_for is all, so that they would wait for it"),
+        Shown(default="stop if run.start.wait_for is all or everyone, so that they would wait for it"),
     ]
 
 

@@ -11,7 +11,15 @@ import typer
 from pydantic import BaseModel
 
 from coordinator_free_bootstrap import apply_settings, dump_graph, parse_manifest
-from coordinator_free_bootstrap.errors import ConfigProblem, Option, PeerError, UsageError, written_as
+from coordinator_free_bootstrap.errors import (
+    ConfigProblem,
+    Option,
+    PeerError,
+    ShardError,
+    TaskError,
+    UsageError,
+    written_as,
+)
 from coordinator_free_bootstrap.generators import KIND, GraphOptions, kind_named
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.rates import problems
@@ -99,7 +107,7 @@ def check(path: GraphFile, as_json: AsJson = False) -> None:
     from peer.wire.address import undialable
 
     graph = Graph.load(path)
-    facts = graph.check()
+    facts = graph.check() | _private_facts(path, graph)
     warn_without_effect(graph.manifest, (), lambda warning: typer.echo(f"warning: {path}: {warning}", err=True))
     _warn_of_limits(path, graph)
     for problem in undialable(graph):
@@ -118,14 +126,33 @@ def check(path: GraphFile, as_json: AsJson = False) -> None:
     Console().print(table)
 
 
+def _private_facts(path: Path, graph: Graph) -> dict[str, object]:
+    """Return how much of a model travels where a part is private; only then is the task loaded.
+
+    Raises:
+        ConfigError: run.private_parameters does not fit the model.
+    """
+    if not graph.manifest.private_parameters:
+        return {}
+    from peer.learning.size import model_size
+
+    try:
+        size = model_size(graph)
+    except (TaskError, ShardError) as error:
+        typer.echo(f"warning: {path}: the bytes of a model that travel are unknown: {error}", err=True)
+        return {}
+    sizes = {"model_bytes": size.whole_bytes, "model_bytes_that_travel": size.sent_bytes}
+    return sizes | {"private_tensors": list(size.private)}
+
+
 def _warn_of_limits(path: Path, graph: Graph) -> None:
     """Warn of declared limits that do not fit the timeouts; only then is the task loaded, for the size of the model."""
     if not any(node.upload_limit or node.download_limit for node in graph.nodes):
         return
-    from peer.learning.size import model_bytes
+    from peer.learning.size import model_size
 
     try:
-        found = list(problems(graph, model_bytes(graph)))
+        found = list(problems(graph, model_size(graph).sent_bytes))
     except PeerError as error:
         found = [f"the limits were not compared with the timeouts, since the model's size is unknown: {error}"]
     for problem in found:

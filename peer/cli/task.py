@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -27,6 +28,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Train one step, evaluate, encode and decode the model, and report what works and what is wrong."""
+    from peer.algorithms.registry import algorithm_named
     from peer.learning.check import check_task
 
     manifest, _, loaded = replace(problem, settings=[f"run.task={task}", *(problem.settings or [])]).load()
@@ -35,6 +37,7 @@ def check(
         peer_id,
         learning_rate=manifest.learning_rate,
         batch_size=manifest.batch_size,
+        travelling=partial(algorithm_named(manifest.algorithm).travelling, manifest),
     )
     if as_json:
         print_json({"task": task, "works": True, **{f.what: f.seen for f in findings}})

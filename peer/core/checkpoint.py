@@ -15,8 +15,10 @@ class Checkpoint:
     Attributes:
         round_index: rounds completed.
         arrays: ``slot/<i>`` and, with deltas, ``published/<i>``: float32 [d], never mutated afterwards; ``state/<field>``: those
-            of the algorithm's state; ``optimizer/<name>``: kept state of optimizers.
-        state: JSON values: the engine's state, the algorithm's (``algorithm_state``), and ``restores``.
+            of the algorithm's state; ``optimizer/<name>``: kept state of optimizers; ``site/<peer>``:
+            float64, the numbers of each site, with shared scaling.
+        state: JSON values: the engine's state, the algorithm's (``algorithm_state``), ``restores``, and
+            after the last round ``model_tests``.
     """
 
     round_index: int

@@ -122,6 +122,14 @@ class Work:
     selections: tuple[Select, ...] = ()  # what neighbors selected, for "end_step" and "close"
     numbers: tuple[tuple[int, Numbers], ...] = ()  # neighbor and the numbers of its pass, for the same
     evaluate: bool = True
+    absent: tuple[tuple[int, str], ...] = ()  # see `peer.core.model_tests`: in the last close, and in "final"
+
+
+@dataclass(frozen=True, slots=True)
+class Agree:
+    """The numbers of all sites are known, by peer id, ascending: the host scales the inputs with them before any work."""
+
+    numbers: tuple[tuple[int, Numbers], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +192,7 @@ Effect = (
     | TakeSnapshot
     | DropSnapshots
     | Work
+    | Agree
     | Pull
     | WriteCheckpoint
     | Record

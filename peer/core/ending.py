@@ -128,6 +128,8 @@ class Ending:
         state, ended = self._state, self._state.stage is Stage.LINGERING
         state.take(Trigger.STOP)
         self.ask(status)
+        for line in state.hardly_there() if ended else ():
+            state.log("warning", f"{line} of this peer")
         self._contacts.send_heartbeats(now)
         for arrival in state.arrivals.unanswered():
             state.answer(arrival, Outcome.UNUSED)

@@ -7,7 +7,7 @@ Theory of operation. A peer goes through the stages of `peer.core.stages`:
                 -> [adopting])*
             -> finishing -> lingering -> stopped
 
-- joining: handshakes until the start rule is met.
+- joining: handshakes until the start rule is met, and with shared scaling until the numbers of all sites are known.
 - catching_up: at its start most neighbors are ahead. This peer waits for the models of the first that answers a pull. Later, when
   it falls behind, its own round continues meanwhile.
 - adopting: it takes the average of pulled models and continues in their round. One neighbor alone is believed only if it delivers
@@ -21,19 +21,20 @@ Theory of operation. A peer goes through the stages of `peer.core.stages`:
 
 Everything a neighbor claims is checked here before it is believed; the bytes of models are checked by the wire and the host.
 
-The parts: `Contacts` (handshakes, heartbeats, failures), `Receiver` (arrivals), `Sender` (offers), `CatchUp` (skipping rounds),
-`Isolation` (rounds alone), `Start`, `RoundCycle`, `Ending`, and `Waits` (what a step waits for). They share one `State` with one
-`Neighbor` record per neighbor, and ask one `Pace` and one algorithm.
+The parts: `Contacts` (handshakes, heartbeats, failures), `Agreement` (numbers of all sites), `Receiver` (arrivals), `Sender`
+(offers), `CatchUp` (skipping rounds), `Isolation` (rounds alone), `Start`, `RoundCycle`, `Ending`, and `Waits` (what a step
+waits for). They share one `State` with one `Neighbor` record per neighbor, and ask one `Pace` and one algorithm.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar, assert_never
 
-from coordinator_free_bootstrap.errors import LocalProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal
 from coordinator_free_bootstrap.handshake import Compared
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.agreement import Agreement
 from peer.core.asynchronous import Async
 from peer.core.catch_up import CatchUp
 from peer.core.contacts import Contacts
@@ -41,7 +42,7 @@ from peer.core.counters import RecordCounts
 from peer.core.ending import Ending
 from peer.core.invariants import Moment, check
 from peer.core.lockstep import Lockstep
-from peer.core.messages import Hello, Phase
+from peer.core.messages import Control, Hello, Phase, Statistics
 from peer.core.pace import Pace
 from peer.core.receiver import Receiver
 from peer.core.rounds import RoundCycle
@@ -68,7 +69,8 @@ class Engine:
         self.pace: Pace = Lockstep(state) if state.manifest.pace == "lockstep" else Async(state)
         self.contacts = Contacts(state, self.pace)
         self.receiver = Receiver(state, self.pace, self.contacts)
-        self.sender = Sender(state, self.pace, self.contacts)
+        self.agreement = Agreement(state)
+        self.sender = Sender(state, self.pace, self.contacts, self.agreement)
         self.catch_up = CatchUp(state, self.pace, self.contacts, self.sender)
         self.isolation = Isolation(state, self.pace)
         self.start = Start(state, self.isolation)
@@ -77,9 +79,8 @@ class Engine:
             state, self.pace, self.contacts, self.receiver, self.sender, self.catch_up, self.isolation, counted
         )
         self.ending = Ending(state, self.contacts, self.sender, self.isolation, self.rounds, counted)
-        self.waits = Waits(state, self.pace, self.isolation)
+        self.waits = Waits(state, self.pace, self.isolation, self.start)
         self.rejects_sender = self.receiver.rejects_sender
-        self.rejects_control = self.receiver.rejects_control
 
     @property
     def stage(self) -> Stage:
@@ -110,6 +111,7 @@ class Engine:
             return []
         state.effects = []
         self.start.begin(now)
+        self.agreement.begin(now)
         self._take(event, now)
         self.ending.leave(now)
         self.contacts.check(now)
@@ -124,6 +126,12 @@ class Engine:
         if self.validate:
             check(self.moment())
         return state.effects
+
+    def rejects_control(self, message: Control) -> Refusal | None:
+        """Return why a selection, a pass or the numbers of sites cannot be believed."""
+        if not isinstance(message, Statistics):
+            return self.receiver.rejects_control(message)
+        return self.rejects_sender(message.sender, message.incarnation) or self.agreement.rejects(message)
 
     def moment(self) -> Moment:
         """Return what the invariants judge."""
@@ -157,6 +165,10 @@ class Engine:
                 self.sender.offer_after_selection(self.state.neighbors[event.select.sender])
             case ev.PassReceived():
                 self.receiver.pass_received(event, now)
+            case ev.StatisticsReceived():
+                neighbor = self.state.neighbors[event.message.sender]
+                self.contacts.heard(neighbor, neighbor.round_index, now)
+                self.agreement.take(event.message)
             case ev.ArrivalOffered():
                 self.receiver.offered(event, now)
             case ev.ArrivalComplete():
@@ -191,11 +203,12 @@ class Engine:
         state = self.state
         while True:
             before = (state.stage, state.round.current)
-            if state.stage is Stage.JOINING and self.start.is_refused():
-                self.ending.stop("refused", now)
+            joining = state.stage is Stage.JOINING
+            if joining and (status := self.start.fails(now) or self.agreement.given_up(now)):
+                self.ending.stop(status, now)
             elif state.stage in (Stage.JOINING, *EXCHANGE) and self.ending.gives_up(now):
                 pass
-            elif state.stage is Stage.JOINING and self.start.may_begin(now):
+            elif state.stage is Stage.JOINING and self.agreement.may_begin(now) and self.start.may_begin(now):
                 self.sender.post_passes(state.round.index - 1)
                 self.rounds.go_on(now)
             elif state.stage is Stage.CATCHING_UP:
@@ -214,7 +227,9 @@ class Engine:
         if state.stage in (Stage.JOINING, *EXCHANGE) and (until := self.isolation.waits_until()) is not None:
             times.append(max(now, until))
         if state.stage is Stage.JOINING:
-            times.extend(self.start.next_time(now))
+            waits = not self.agreement.may_begin(now)  # then the deadline of the start may have passed
+            times.extend(at for at in self.start.next_time(now) if at > now or not waits)
+            times.extend(self.agreement.next_time(now))
         elif state.stage is Stage.LINGERING:
             times.extend(self.ending.next_time(now))
         elif state.stage in EXCHANGE:

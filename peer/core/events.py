@@ -9,7 +9,7 @@ from coordinator_free_bootstrap.errors import Refusal
 from peer.core.arrivals import Arrival
 from peer.core.decisions import AlgorithmState
 from peer.core.effects import WorkKind
-from peer.core.messages import Heartbeat, Hello, Pass, Select
+from peer.core.messages import Heartbeat, Hello, Pass, Select, Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,13 @@ class PassReceived:
     """A neighbor sends no (more) models in a step."""
 
     message: Pass
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsReceived:
+    """A neighbor sent the numbers of sites, for shared scaling."""
+
+    message: Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +189,7 @@ Event = (
     | HeartbeatReceived
     | SelectReceived
     | PassReceived
+    | StatisticsReceived
     | ArrivalOffered
     | ArrivalComplete
     | ArrivalLost

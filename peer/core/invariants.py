@@ -91,12 +91,19 @@ def messages_do_not_pile_up(m: Moment) -> str:
     """What neighbors say, and what is to be sent to them, is bounded."""
     state, t = m.state, m.state.round.index
     steps = max(1, *(state.planner.plan(at).steps for at in range(max(0, t - 1), t + 2)))
-    pending_max = 3 * steps * (1 + state.algorithm.slots) + 1
+    pending_max = 3 * steps * (1 + state.algorithm.slots) + 1 + (state.sites is not None)
     for n, neighbor in state.neighbors.items():
         said = max(len(neighbor.selections), len(neighbor.passed))
         if said > SELECTIONS_MAX or neighbor.outbox.pending() > pending_max:
             return f"{said} selections or passes of {n}, {neighbor.outbox.pending()} messages to it"
     return ""
+
+
+def sites_are_known(m: Moment) -> str:
+    """A peer that has begun knows the numbers of all sites, where the run needs them."""
+    sites, stage = m.state.sites, m.state.stage
+    unknown = [] if sites is None or stage in (Stage.JOINING, Stage.LEAVING, Stage.STOPPED) else sites.missing
+    return f"the numbers of {unknown} are not known" if unknown else ""
 
 
 def live_neighbors_are_connected(m: Moment) -> str:
@@ -240,6 +247,7 @@ ALWAYS: tuple[Invariant, ...] = (
     streams_are_of_neighbors,
     buffers_are_bounded,
     messages_do_not_pile_up,
+    sites_are_known,
     live_neighbors_are_connected,
     disk_is_not_ahead,
     nothing_unsaved_is_sent,

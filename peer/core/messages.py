@@ -18,6 +18,7 @@ from coordinator_free_bootstrap.handshake import Introduction
 
 WIRE_VERSION = 5
 NUMBERS_MAX = 300_000  # in a selection or a pass
+NO_ROUND = 2**62  # above all rounds
 HEADER_NUMBERS_MAX = 4096  # in a header, which stays in its receiver's memory while the model waits
 
 
@@ -131,7 +132,26 @@ class Pass:
     numbers: Numbers = NO_NUMBERS
 
 
-Control = Select | Pass
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The numbers of sites that the sender knows: for each site its peer id, then its numbers (`peer.core.agreement`)."""
+
+    sender: int
+    incarnation: int
+    numbers: Numbers
+
+    @property
+    def round_index(self) -> int:
+        """It belongs to no round, so no end of one makes it obsolete."""
+        return NO_ROUND
+
+    @property
+    def step(self) -> int:
+        """It belongs to no step."""
+        return 0
+
+
+Control = Select | Pass | Statistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ copies the array first if a snapshot or a checkpoint shares it. Memory: k models
 arrivals, the snapshots of the last two rounds (shared with the slots where unchanged), and the arrivals in flight. Only with a
 trim (screening.trimmed_mean) is each arrival stored until the merge: up to k for each neighbor.
 
+Slots hold whole models. Arrivals, averages, snapshots and buffers are of the part that travels (`peer.core.part`).
+
 Not thread-safe: its owner calls one method at a time.
 """
 
@@ -20,6 +22,7 @@ import numpy as np
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
 from peer.core.averaging import Vector, accumulate, fold, trimmed_mean
+from peer.core.part import TravellingPart
 
 SPARE_BUFFERS_MAX = 4
 
@@ -56,6 +59,7 @@ class ModelStore:
         batch: average by DFCA Eq. 7 (batch) instead of Eq. 8 (sequential).
         spare_max: number of buffers kept for reuse; 0 suits many stores in one process.
         trim: store a round's arrivals and merge them by a trimmed mean with this share.
+        part: of the models that travels; None: all of it.
     """
 
     def __init__(
@@ -65,8 +69,10 @@ class ModelStore:
         batch: bool = False,
         spare_max: int = SPARE_BUFFERS_MAX,
         trim: float | None = None,
+        part: TravellingPart | None = None,
     ) -> None:
         self._slots = models
+        self.part = part or TravellingPart.all_of(models[0].size)
         self._batch = batch
         self._trim = trim
         self._stored: dict[int, StoredArrivals] = {}
@@ -83,7 +89,7 @@ class ModelStore:
 
     @property
     def size(self) -> int:
-        """d: the number of elements of one model."""
+        """d: the number of elements of one whole model."""
         return self._slots[0].size
 
     def model(self, slot: int) -> Vector:
@@ -94,6 +100,10 @@ class ModelStore:
         """Return a slot's current model; this array is never mutated again."""
         self._shared.add(slot)
         return self._slots[slot]
+
+    def share_part(self, slot: int) -> Vector:
+        """Return what travels of a slot's current model; this array is never mutated again."""
+        return self.share(slot) if self.part.is_whole else self.part.of(self._slots[slot])
 
     def replace(self, slot: int, model: Vector) -> None:
         """Put a new model into a slot; the store owns the array from now on.
@@ -107,6 +117,15 @@ class ModelStore:
             )
         self._slots[slot] = model
         self._shared.discard(slot)
+
+    def replace_part(self, slot: int, part: Vector) -> None:
+        """Put a new travelling part into a slot, as `replace` does; its private tensors stay."""
+        self.replace(slot, self.part.joined(self._slots[slot], part))
+
+    def copy_private(self, source: int, target: int) -> None:
+        """Give a slot the private tensors of another one; its travelling part stays."""
+        if not self.part.is_whole:
+            self.replace(target, self.part.joined(self._slots[source], self.part.of(self._slots[target])))
 
     def begin_round(self, deferred: frozenset[int]) -> None:
         """Start a round: reset the weights; arrivals of the ``deferred`` slots wait for `merge` (batch mode: of all slots).
@@ -130,7 +149,7 @@ class ModelStore:
             stored.weights.append(weight)
             return
         if slot not in self._deferred_slots:
-            self._weights[slot] = fold(self._writable(slot), self._weights[slot], arrival, weight)
+            self._weights[slot] = self._fold_into(slot, self._weights[slot], arrival, weight)
             return
         average = self._deferred.get(slot)
         if average is None:
@@ -165,11 +184,11 @@ class ModelStore:
         total = self_weight + average.weight
         if self._batch:
             if self_weight > 0:
-                accumulate(average.value, self._slots[slot], self_weight)
+                accumulate(average.value, self.part.of(self._slots[slot]), self_weight)
             np.divide(average.value, np.float32(total), out=average.value)
             self._replace_and_release(slot, average.value)
         elif self_weight > 0:
-            fold(self._writable(slot), self_weight, average.value, average.weight)
+            self._fold_into(slot, self_weight, average.value, average.weight)
             self.release_buffer(average.value)
         else:
             self._replace_and_release(slot, average.value)
@@ -178,7 +197,7 @@ class ModelStore:
         stored, mean = self._stored.pop(slot), self.acquire_buffer()
         models, weights = list(stored.models), list(stored.weights)
         if self_weight > 0:
-            models.append(self._slots[slot])
+            models.append(self.part.of(self._slots[slot]))
             weights.append(self_weight)
         trimmed_mean(models, weights, self._trim or 0.0, mean)
         self._replace_and_release(slot, mean)
@@ -194,8 +213,8 @@ class ModelStore:
             self.release_buffer(self._deferred.pop(slot).value)
 
     def take_snapshot(self, key: SnapshotKey, model: Vector | None = None) -> None:
-        """Keep what is offered in a step: the slot's current model, or ``model`` in its place (with noise)."""
-        self._snapshots[key] = self.share(key.slot) if model is None else model
+        """Keep what is offered in a step: the part of the slot's current model, or of ``model`` in its place (with noise)."""
+        self._snapshots[key] = self.share_part(key.slot) if model is None else self.part.of(model)
 
     def get_snapshot(self, key: SnapshotKey) -> Vector:
         """Return a snapshot; read only.
@@ -208,21 +227,37 @@ class ModelStore:
         except KeyError:
             raise LocalProtocolError(f"no snapshot of {key}") from None
 
+    def snapshots(self, round_index: int, step: int) -> dict[int, Vector]:
+        """Return what is offered in a step, by slot, ascending; read only."""
+        keys = sorted(key for key in self._snapshots if (key.round_index, key.step) == (round_index, step))
+        return {key.slot: self._snapshots[key] for key in keys}
+
     def drop_snapshots(self, before_round: int) -> None:
         """Drop the snapshots of rounds before ``before_round``."""
         for key in [key for key in self._snapshots if key.round_index < before_round]:
             del self._snapshots[key]
 
     def acquire_buffer(self) -> Vector:
-        """Return an uninitialized buffer of one model, float32 [d]; a spare one if there is one."""
-        return self._spare.pop() if self._spare else np.empty(self.size, np.float32)
+        """Return an uninitialized buffer of what travels of one model, float32; a spare one if there is one."""
+        return self._spare.pop() if self._spare else np.empty(self.part.size, np.float32)
 
     def release_buffer(self, buffer: Vector) -> None:
         """Take back a buffer that is not read any more."""
         if len(self._spare) < self._spare_max:
             self._spare.append(buffer)
 
+    def _fold_into(self, slot: int, weight_sum: float, arrival: Vector, weight: float) -> float:
+        """Fold into a slot and return the new sum of weights; private tensors stay."""
+        total = weight_sum
+        for own, other in self.part.pairs(self._writable(slot), arrival):
+            total = fold(own, weight_sum, other, weight)
+        return total
+
     def _replace_and_release(self, slot: int, model: Vector) -> None:
+        if not self.part.is_whole:
+            self.replace_part(slot, model)
+            self.release_buffer(model)
+            return
         old, shared = self._slots[slot], slot in self._shared
         self.replace(slot, model)
         if not shared:
@@ -230,7 +265,7 @@ class ModelStore:
 
     def _writable(self, slot: int) -> Vector:
         if slot in self._shared:
-            copy = self.acquire_buffer()
+            copy = self.acquire_buffer() if self.part.is_whole else np.empty(self.size, np.float32)
             np.copyto(copy, self._slots[slot])
             self.replace(slot, copy)
         return self._slots[slot]

@@ -9,7 +9,7 @@ from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.seeds import uniform
 from peer.core.backoff import backoff_s
 from peer.core.liveness import LIVE, Liveness
-from peer.core.messages import Control, ModelHeader, Numbers, Pass, Phase, Select
+from peer.core.messages import Control, ModelHeader, Numbers, Pass, Phase, Select, Statistics
 
 RoundStep = tuple[int, int]  # (round, step)
 Message = Control | ModelHeader
@@ -158,7 +158,13 @@ class Outbox:
         self._stalls = 0  # how often the message in flight was given up after a silence
 
     def post(self, message: Message) -> None:
-        """Queue a message, and keep it in case the neighbor restarts."""
+        """Queue a message, and keep it in case the neighbor restarts.
+
+        Statistics come first: a neighbor that waits for them reads no model. They are not kept, but made anew from what is known.
+        """
+        if isinstance(message, Statistics):
+            self._queue.appendleft(message)
+            return
         self._queue.append(message)
         self._kept.append(message)
 
@@ -174,7 +180,8 @@ class Outbox:
 
     def repost(self, from_round: int) -> None:
         """Queue again everything kept from a round on, for a neighbor's new incarnation."""
-        self._queue = deque(m for m in self._kept if not _is_past(m, from_round))
+        statistics = [m for m in self._queue if isinstance(m, Statistics)]
+        self._queue = deque([*statistics, *(m for m in self._kept if not _is_past(m, from_round))])
         self._failures, self._retry_at = 0, 0.0
 
     def clear(self) -> None:
@@ -233,6 +240,11 @@ class Outbox:
         if self.in_flight is not None and (self.in_flight.round_index, self.in_flight.step) == round_step:
             return True
         return any((m.round_index, m.step) == round_step and not _is_past(m, from_round) for m in self._queue)
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether the numbers of sites are queued or in flight."""
+        return isinstance(self.in_flight, Statistics) or any(isinstance(m, Statistics) for m in self._queue)
 
     def pending(self) -> int:
         """Return how many messages are queued or in flight."""

@@ -10,7 +10,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.arrivals import Arrival, Buffers, fold_order
 from peer.core.contacts import Contacts
-from peer.core.messages import Control, ModelHeader, Outcome, Select
+from peer.core.messages import ModelHeader, Outcome, Pass, Select
 from peer.core.pace import Pace
 from peer.core.stages import OPEN, Stage
 from peer.core.state import State
@@ -49,7 +49,7 @@ class Receiver:
             )
         return None
 
-    def rejects_control(self, message: Control) -> Refusal | None:
+    def rejects_control(self, message: Select | Pass) -> Refusal | None:
         """Return why a selection or a pass cannot be believed."""
         rejection = (
             self.rejects_sender(message.sender, message.incarnation)

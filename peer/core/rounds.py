@@ -12,6 +12,7 @@ from peer.core.contacts import Contacts
 from peer.core.counters import RecordCounts
 from peer.core.liveness import NeighborState
 from peer.core.messages import Outcome
+from peer.core.model_tests import absent, all_skipped
 from peer.core.pace import Pace
 from peer.core.receiver import Receiver
 from peer.core.sender import Sender
@@ -75,7 +76,7 @@ class RoundCycle:
         state, t = self._state, self._state.round.index
         if t >= state.manifest.rounds:
             state.take(Trigger.ROUNDS_OVER)
-            state.emit(do.Work("final", t))
+            state.emit(do.Work("final", t, absent=all_skipped(state)))
             return
         state.take(Trigger.BEGIN_ROUND)
         self._catch_up.forget()
@@ -164,6 +165,7 @@ class RoundCycle:
                 selections,
                 numbers,
                 evaluate=is_last and state.plan.evaluates,
+                absent=absent(state) if is_last else (),
             )
         )
 
@@ -189,6 +191,9 @@ class RoundCycle:
         self._isolation.round_closes()
         notes = state.round.notes
         notes.seconds["other"] = max(0.0, now - state.round.began_at - sum(notes.seconds.values()))
+        if notes.missing is not None:
+            state.waited_rounds += 1
+            state.missed.update(notes.missing)
         alive = sum(1 for n in state.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
         fields = {"round_index": state.round.index, "neighbors_alive": alive, "active": state.plan.trains}
         state.emit(do.Record("round", fields | self._counted.since_last() | notes.as_fields()))

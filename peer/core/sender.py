@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.agreement import Agreement
 from peer.core.contacts import DUE_AT_ONCE, Contacts
 from peer.core.decisions import AlgorithmState, Offer
-from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select
-from peer.core.neighbor import Neighbor, RoundStep
+from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select, Statistics
+from peer.core.neighbor import Message, Neighbor, RoundStep
 from peer.core.pace import Pace
 from peer.core.plan import RoundPlan
 from peer.core.state import State
@@ -54,10 +55,11 @@ class OpenOffers:
 class Sender:
     """Delivers each message at least once to each neighbor that can be reached."""
 
-    def __init__(self, state: State, pace: Pace, contacts: Contacts) -> None:
+    def __init__(self, state: State, pace: Pace, contacts: Contacts, agreement: Agreement) -> None:
         self._state = state
         self._pace = pace
         self._contacts = contacts
+        self._agreement = agreement
         self._patience_s = state.constants.retry_after_suspicions * state.manifest.timeouts.suspicion_s
         self._unannounced: RoundPlan | None = None  # its selection waits for the last checkpoint
         self._open: tuple[OpenOffers, ...] = ()  # of rounds whose snapshots are kept
@@ -78,10 +80,12 @@ class Sender:
                 return
         elif (message := neighbor.outbox.answered()) is not None:
             self._count(message, event.size_bytes)
+            if isinstance(message, Statistics) and event.refusal is not None:
+                self._agreement.refused_by(neighbor, event.refusal)
         if event.refusal is not None:
             self._contacts.refused_by(neighbor, event.refusal, now)
 
-    def _count(self, message: Select | Pass | ModelHeader, size_bytes: int | None) -> None:
+    def _count(self, message: Message, size_bytes: int | None) -> None:
         totals = self._state.totals
         totals["number_bytes_sent"] += len(message.numbers.data)
         if isinstance(message, ModelHeader):
@@ -89,7 +93,7 @@ class Sender:
             totals["payload_bytes_sent"] += message.size_bytes if size_bytes is None else size_bytes
         elif isinstance(message, Select):
             totals["selections_sent"] += 1
-        else:
+        elif isinstance(message, Pass):
             totals["passes_sent"] += 1
 
     def failed(self, event: ev.SendFailed, now: float) -> None:
@@ -117,6 +121,8 @@ class Sender:
                 continue
             if neighbor.outbox.is_overdue(now, self._patience_s):
                 state.emit(do.RetryIfStalled(n, self._patience_s * SILENT_SHARE))
+            if (statistics := self._agreement.due(neighbor)) is not None:
+                neighbor.outbox.post(statistics)
             message = neighbor.outbox.next(now, self._pace.oldest_wanted(neighbor))
             if message is None:
                 continue

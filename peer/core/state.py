@@ -16,7 +16,9 @@ from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import Liveness, NeighborState
 from peer.core.messages import PushReply, Select
 from peer.core.neighbor import Neighbor, Outbox, RoundStep
+from peer.core.participation import sentence, was_hardly_there
 from peer.core.plan import Planner
+from peer.core.sites import Sites
 from peer.core.stages import Stage, Trigger, may_take, next_stage
 
 NOT_BEGUN = float("-inf")
@@ -102,6 +104,7 @@ class State:
         model_bytes: encoded size of one model.
         algorithm_state: the algorithm's first state, or that of a checkpoint.
         resume: the ``state`` of the last checkpoint.
+        sites: the numbers that all sites must agree on before the first round; None: there are none.
         constants: of the protocol; only tests and benchmarks give others.
     """
 
@@ -115,6 +118,7 @@ class State:
         model_bytes: int = 0,
         algorithm_state: AlgorithmState | None = None,
         resume: dict[str, Any] | None = None,
+        sites: Sites | None = None,
         constants: Constants = DEFAULTS,
     ) -> None:
         self.peer_id = peer_id
@@ -124,6 +128,7 @@ class State:
         self.algorithm = algorithm
         self.incarnation = incarnation
         self.model_bytes = model_bytes
+        self.sites = sites
         self.algorithm_state = algorithm_state or AlgorithmState()
         timeouts = self.manifest.timeouts
         self.neighbors = {n: Neighbor(n, Liveness(timeouts), Outbox(peer_id, n)) for n in graph.neighbors(peer_id)}
@@ -136,6 +141,8 @@ class State:
         self.leaves_as: do.Status | None = None  # once it was asked to stop, or gives up
         self.disk = Disk()
         self.round_seconds: deque[float] = deque(maxlen=constants.rate_window_rounds)  # see `RoundRate`
+        self.waited_rounds = 0  # rounds that waited for neighbors, and in how many of them each was missing
+        self.missed: Counter[int] = Counter()
         self.totals = Totals()
         self.refusals: Counter[str] = Counter()
         self.effects: list[do.Effect] = []
@@ -152,6 +159,8 @@ class State:
             "folded": self.arrivals.as_rows(),
             "incarnations": [[n, neighbor.incarnation] for n, neighbor in self.neighbors.items()],
             "round_seconds": list(self.round_seconds),
+            "waited_rounds": self.waited_rounds,
+            "missed": [[n, count] for n, count in sorted(self.missed.items())],
             "totals": self.totals.as_json(),
             "refusals": dict(self.refusals),
         }
@@ -169,6 +178,8 @@ class State:
             if n in self.neighbors:
                 self.neighbors[n].incarnation = int(incarnation)
         self.round_seconds.extend(saved.get("round_seconds", ()))
+        self.waited_rounds = int(saved.get("waited_rounds", 0))
+        self.missed.update({int(n): int(count) for n, count in saved.get("missed", ())})
         self.totals.add(saved["totals"], (name for name, _ in self.totals))
         self.refusals.update(saved["refusals"])
 
@@ -283,6 +294,12 @@ class State:
     def refused_by_all(self) -> bool:
         """Return whether every neighbor has refused our hello, so that this peer would train alone."""
         return bool(self.neighbors) and all(neighbor.refusal for neighbor in self.neighbors.values())
+
+    def hardly_there(self) -> list[str]:
+        """Return a sentence on each neighbor that took part in few of the rounds of this peer that waited for it."""
+        rounds = self.waited_rounds
+        took_part = {n: rounds - self.missed[n] for n in self.neighbors}
+        return [sentence(n, count, rounds) for n, count in took_part.items() if was_hardly_there(count, rounds)]
 
     def unmet(self) -> list[int]:
         """Return the neighbors that this peer has not met yet."""

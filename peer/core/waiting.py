@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from peer.core.neighbor import Neighbor
 from peer.core.pace import Pace
@@ -82,8 +83,7 @@ class Isolation:
 
     def _absent(self) -> str:
         """Return the state of each neighbor, or why it does not agree on the run."""
-        neighbors = self._state.neighbors.values()
-        return "; ".join(f"peer {each.id} {each.refusal or each.liveness.state}" for each in neighbors)
+        return _states_of(self._state.neighbors.values())
 
     # ---- wait_for = "never_alone" ----------------------------------------------------------------------------------------
 
@@ -125,21 +125,42 @@ class Isolation:
         return None if self._alone_since is None else self._alone_since + self._state.manifest.start.deadline_s
 
 
+def _states_of(neighbors: Iterable[Neighbor]) -> str:
+    return "; ".join(f"peer {each.id} {each.refusal or each.liveness.state}" for each in neighbors)
+
+
 class Start:
-    """The part of the engine that decides when the first round of an incarnation may begin, and when the start is given up."""
+    """The part of the engine that decides when the first round of an incarnation may begin, and when the start is given up.
+
+    Attributes:
+        began_at: of the first event; 0 before it.
+    """
 
     def __init__(self, state: State, isolation: Isolation) -> None:
         self._state = state
         self._isolation = isolation
-        self._began_at: float | None = None
+        self.began_at = 0.0
+        self._begun = False
         self._log_after_s = state.manifest.timeouts.suspicion_s  # how long the wait must last to be logged (again)
 
     def begin(self, now: float) -> None:
         """Note the first event."""
-        if self._began_at is None:
-            self._began_at = now
-            wait_s = self.deadline - now
-            self._state.log("info", f"waiting up to {wait_s:g} s for neighbors {list(self._state.neighbors)}")
+        if not self._begun:
+            self._begun, self.began_at = True, now
+            wait_s, then = self.deadline - now, ", and ends then if one is missing" if self.needs_everyone else ""
+            self._state.log("info", f"waiting up to {wait_s:g} s for neighbors {list(self._state.neighbors)}{then}")
+
+    @property
+    def needs_everyone(self) -> bool:
+        """Whether the run begins with all neighbors or not at all; a restarted peer takes part in a run that has begun."""
+        return self._state.manifest.start.wait_for == "everyone" and not self._state.resumed
+
+    def absent(self, now: float) -> list[int]:
+        """Return the neighbors that the start waits for, ascending."""
+        if not self.needs_everyone:
+            return self._isolation.absent_at_start(now)
+        neighbors = self._state.neighbors.items()
+        return [n for n, each in neighbors if not (each.liveness.is_live or self._state.has_finished(each))]
 
     @property
     def deadline(self) -> float:
@@ -152,59 +173,84 @@ class Start:
         if state.resumed:
             met = bool(state.live()) or state.round.index >= state.manifest.rounds
             wait_s = state.manifest.timeouts.suspicion_s if met else min(wait_s, self._isolation.absence_s)
-        return (self._began_at or 0.0) + wait_s
+        return self.began_at + wait_s
 
-    def is_refused(self) -> bool:
-        """Return whether every neighbor has refused this peer, and run.start.wait_for does not let it train alone; log it."""
-        state = self._state
-        if state.manifest.start.wait_for == "deadline" or not state.refused_by_all():
-            return False
-        reasons = "; ".join(f"peer {n}: {neighbor.refusal}" for n, neighbor in state.neighbors.items())
-        state.log("error", f'refused by all neighbors; run.start.wait_for = "deadline" would train alone: {reasons}')
-        return True
+    def fails(self, now: float) -> Literal["refused", "alone"] | None:
+        """Return how a peer ends that must not begin, None if it may begin now or later; log why.
+
+        Every neighbor has refused it, or one is missing at the deadline where run.start.wait_for wants everyone.
+        """
+        state, start = self._state, self._state.manifest.start
+        if start.wait_for != "deadline" and state.refused_by_all():
+            reasons = "; ".join(f"peer {n}: {neighbor.refusal}" for n, neighbor in state.neighbors.items())
+            state.log(
+                "error", f'refused by all neighbors; run.start.wait_for = "deadline" would train alone: {reasons}'
+            )
+            return "refused"
+        if self.needs_everyone and now >= self.deadline and (absent := self.absent(now)):
+            why = f"{start.deadline_s:g} s, and run.start.wait_for is everyone"
+            states = _states_of(state.neighbors[n] for n in absent)
+            state.log("error", f"not started: neighbors {absent} were missing after {why} ({states})")
+            return "alone"
+        return None
 
     def may_begin(self, now: float) -> bool:
         """Return whether enough neighbors are met, or the wait is over; log the absent ones then."""
-        state, absent = self._state, self._isolation.absent_at_start(now)
+        state, absent = self._state, self.absent(now)
         count = len(state.neighbors)
         enough = count - len(absent) >= state.manifest.start.share * count
         if not enough and (now < self.deadline or self._isolation.is_awaited()):
             return False
         if absent:
-            waited_s = now - (self._began_at or 0.0)
+            waited_s = now - self.began_at
             state.log("warning", f"starting without {absent}, not met in {waited_s:.0f} s; run.start sets this wait")
         return True
 
     def log_wait(self, now: float) -> None:
         """Log what a long start waits for, at growing intervals."""
-        state, waited_s = self._state, now - (self._began_at or 0.0)
-        if now >= (self._began_at or 0.0) + self._log_after_s:  # the time of the timer
+        state, waited_s = self._state, now - self.began_at
+        if now >= self.began_at + self._log_after_s:  # the time of the timer
             left_s = max(0.0, self.deadline - now)
-            absent = self._isolation.absent_at_start(now)
-            state.log("info", f"waiting for neighbors {absent}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go")
+            absent = self.absent(now)
+            sites = f" and the numbers of peers {state.sites.missing}" if state.sites and state.sites.missing else ""
+            state.log(
+                "info", f"waiting for neighbors {absent}{sites}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go"
+            )
             self._log_after_s = max(2 * waited_s, state.manifest.timeouts.suspicion_s)
 
     def next_time(self, now: float) -> Iterator[float]:
         """Yield the times at which something is due here by itself."""
         yield self.deadline
-        yield (self._began_at or 0.0) + self._log_after_s
+        yield self.began_at + self._log_after_s
         yield from (at for at in map(self._isolation.may_return_until, self._state.neighbors.values()) if at > now)
 
 
 class Waits:
-    """The part of the engine that knows what a step waits for: shown by the status, and logged when it takes long."""
+    """The part of the engine that knows what the start or a step waits for: the status shows it, and steps log long waits."""
 
-    def __init__(self, state: State, pace: Pace, isolation: Isolation) -> None:
+    def __init__(self, state: State, pace: Pace, isolation: Isolation, start: Start) -> None:
         self._state = state
         self._pace = pace
         self._isolation = isolation
+        self._start = start
         self._log_first_s = state.constants.retry_after_suspicions * state.manifest.timeouts.suspicion_s
         self._log_after_s = self._log_first_s  # how long the wait must last to be logged (again)
         self._step_began_at = 0.0
 
-    def waiting_for(self) -> list[int]:
+    def waiting_for(self, now: float) -> list[int]:
         """Return the neighbors that are waited for: those of `undelivered`, or all if any one of them suffices."""
+        if self._state.stage is Stage.JOINING:
+            return self._start.absent(now)
         return list(self._state.neighbors) if self._isolation.is_awaited() else self.undelivered()
+
+    def since(self) -> float:
+        """Return when the wait began."""
+        joining = self._state.stage is Stage.JOINING
+        return self._start.began_at if joining else self._state.round.exchange_began_at
+
+    def until(self) -> float:
+        """Return when the wait ends without those that are missing then."""
+        return self._start.deadline if self._state.stage is Stage.JOINING else self._state.round.deadline
 
     def undelivered(self) -> list[int]:
         """Return the neighbors whose models the present step waits for."""

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator_free_bootstrap import Compared, Graph, canonical_json, digest
-from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
+from coordinator_free_bootstrap.errors import CheckpointCorrupt, ConfigError, ConfigProblem, GraphError
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.meaning import with_algorithm
 from coordinator_free_bootstrap.user_file import digest_of_code
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import ABILITIES, Ability, Learner
+from peer.algorithms.learner import ABILITIES, Ability, Learner, SharedScaling
+from peer.algorithms.predictor import Best
 from peer.algorithms.registry import algorithm_for, algorithms
 from peer.algorithms.saved_state import restored
 from peer.algorithms.workspace import Workspace
@@ -21,9 +22,11 @@ from peer.core.checkpoint import Checkpoint
 from peer.core.constants import DEFAULTS, Constants
 from peer.core.encoding import ModelFormat
 from peer.core.engine import Engine
-from peer.core.messages import WIRE_VERSION
+from peer.core.messages import WIRE_VERSION, Numbers
 from peer.core.model_store import SPARE_BUFFERS_MAX, ModelStore
+from peer.core.part import TravellingPart
 from peer.core.schema import Schema
+from peer.core.sites import Sites
 from peer.core.state import State
 from peer.host.host import PeerHost
 
@@ -40,8 +43,9 @@ class InitialModels:
         """Draw them."""
         models, common = algorithm.initial_models(learner)
         state = hashlib.sha256()
+        part = TravellingPart.between(learner.schema, algorithm.travelling(algorithm.manifest, learner.schema))
         for model in models[: algorithm.slots] if common else ():
-            state.update(model.data.cast("B"))
+            state.update(part.of(model).data.cast("B"))
         return cls(models, state.hexdigest() if common else "")
 
 
@@ -56,6 +60,7 @@ def build_host(
     initial: InitialModels | None = None,
     spare_buffers: int = SPARE_BUFFERS_MAX,
     constants: Constants = DEFAULTS,
+    scaling: SharedScaling | None = None,
 ) -> PeerHost:
     """Return a peer in the state of a checkpoint, or a new one.
 
@@ -69,14 +74,16 @@ def build_host(
         initial: the initial models, if they are drawn already; never mutated.
         spare_buffers: model buffers kept for reuse; many hosts in one process can do without.
         constants: of the protocol; only tests and benchmarks give others.
+        scaling: the learner's part in shared scaling; None: the run has none.
 
     Raises:
         ConfigError: the manifest's options or limits do not fit.
-        CheckpointCorrupt: the algorithm's state in the checkpoint is not of this algorithm.
+        GraphError: shared scaling on a graph that is not connected.
+        CheckpointCorrupt: the algorithm's state or the numbers of sites in the checkpoint are not of this run.
     """
     manifest = graph.manifest
     algorithm = algorithm_for(graph, peer_id)
-    model_format = ModelFormat(algorithm.travelling(learner.schema), manifest.encoding)
+    model_format = ModelFormat(algorithm.travelling(manifest, learner.schema), manifest.encoding)
     _check_model_size(algorithm, model_format)
     _check_kept_memory(algorithm, model_format.schema)
     check_abilities(algorithm, learner)
@@ -87,6 +94,7 @@ def build_host(
         batch=manifest.aggregation == "batch",
         trim=manifest.screening.trimmed_mean,
         spare_max=spare_buffers,
+        part=TravellingPart.between(learner.schema, model_format.schema),
     )
     if initial is not None and checkpoint is None:
         for slot in range(len(store)):
@@ -97,6 +105,8 @@ def build_host(
     if checkpoint:
         workspace.optimizers = checkpoint.arrays_of("optimizer")
         workspace.restores = int(checkpoint.state["restores"])
+        workspace.best = Best.of(checkpoint)
+        workspace.model_tests = list(checkpoint.state.get("model_tests", ()))
         workspace.state = restored(algorithm.State, checkpoint.state["algorithm_state"], checkpoint.arrays_of("state"))
     else:
         workspace.state = algorithm.begin(workspace)
@@ -109,6 +119,7 @@ def build_host(
             model_bytes=model_format.model_bytes,
             algorithm_state=workspace.state,
             resume=checkpoint.state if checkpoint else None,
+            sites=_sites(peer_id, graph, algorithm, scaling, checkpoint),
             constants=constants,
         )
     )
@@ -131,7 +142,34 @@ def build_host(
         compared,
         clock,
         {int(slot): model for slot, model in published.items()},
+        scaling,
     )
+
+
+def _sites(
+    peer_id: int, graph: Graph, algorithm: Algorithm, scaling: SharedScaling | None, checkpoint: Checkpoint | None
+) -> Sites | None:
+    """Return what this peer knows of the numbers of all sites; None without shared scaling."""
+    if scaling is None:
+        return None
+    if algorithm.hides_samples:
+        raise ConfigError(
+            f"preprocessing: expected no shared scaling with the options of algorithm '{algorithm.name}', whose noise does not "
+            "cover the sums of a site, got shared. Scale by the numbers of the task, or of each site."
+        )
+    if (parts := len(graph.components)) > 1:  # with algorithm 'local' only
+        raise GraphError(
+            f"edges: expected a connected graph for shared scaling, got {parts} parts. Add edges between them."
+        )
+    sites = Sites(peer_id, scaling.numbers, graph.ids, scaling.problem)
+    if checkpoint is None:
+        return sites
+    saved = {int(peer): Numbers.of(array) for peer, array in checkpoint.arrays_of("site").items()}
+    problems = [problem for numbers in saved.values() if (problem := scaling.problem(numbers))]
+    if problems or saved.keys() != sites.peers:
+        problem = problems[0] if problems else f"expected the numbers of {len(sites.peers)} sites, got {len(saved)}"
+        raise CheckpointCorrupt(f"the checkpoint of round {checkpoint.round_index}: {problem}")
+    return Sites(peer_id, scaling.numbers, graph.ids, scaling.problem, saved)
 
 
 def check_abilities(algorithm: Algorithm, learner: Learner) -> None:

@@ -17,7 +17,9 @@ import numpy as np
 
 from coordinator_free_bootstrap import Compared, check_hello, remarks, with_known
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.meaning import with_agreed
 from peer.algorithms.base import Algorithm
+from peer.algorithms.learner import SharedScaling
 from peer.algorithms.saved_state import saved
 from peer.algorithms.work import perform
 from peer.algorithms.workspace import Workspace
@@ -28,7 +30,18 @@ from peer.core.averaging import Vector
 from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import ModelFormat, Payload
 from peer.core.engine import Engine, make_hello
-from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, Select
+from peer.core.messages import (
+    Control,
+    Heartbeat,
+    Hello,
+    HelloReply,
+    ModelHeader,
+    Numbers,
+    Pass,
+    PullRequest,
+    Select,
+    Statistics,
+)
 from peer.core.metric import Metric, MetricRecord
 from peer.core.stages import Stage
 from peer.host.divergence import DivergenceGuard
@@ -63,6 +76,7 @@ class PeerHost:
         compared: what the handshake compares.
         clock: monotonic seconds, only to time phases.
         published: float32 [d], the last published model of each slot, of a checkpoint.
+        scaling: the part of this peer in shared scaling; None: the run has none.
     """
 
     world: World
@@ -76,6 +90,7 @@ class PeerHost:
         compared: Compared,
         clock: Callable[[], float],
         published: dict[int, Vector],
+        scaling: SharedScaling | None = None,
     ) -> None:
         self.engine = engine
         self.state = engine.state
@@ -86,9 +101,9 @@ class PeerHost:
         self.receiving = Receiving(algorithm, workspace, model_format, clock)
         self.manifest = engine.state.manifest
         self.peer_id = engine.state.peer_id
+        self.scaling = scaling
         self.compared = compared  # its meaning learns which classes neighbors know of
         self._remarks: dict[int, tuple[str, ...]] = {}  # of each neighbor, so that each is logged once
-        self.metric = Metric()  # of the task; its world sets it
         self.more_metrics: tuple[Metric, ...] = ()
         self.probe = Probe()
         self.closed = False  # the process is gone: events are ignored
@@ -163,6 +178,8 @@ class PeerHost:
                     self.drop_snapshots(before_round)
                 case do.Work():
                     world.work(effect)
+                case do.Agree(numbers):
+                    self._agree(dict(numbers))
                 case do.WriteCheckpoint():
                     world.write_checkpoint(self.checkpoint(effect))
                 case do.Record(kind, fields):
@@ -274,7 +291,7 @@ class PeerHost:
         )
 
     def answer_control(self, message: Control) -> Refusal | None:
-        """Take a selection or a pass.
+        """Take a selection, a pass or the numbers of sites.
 
         Raises:
             RemoteProtocolError: SHUTTING_DOWN.
@@ -283,7 +300,13 @@ class PeerHost:
         rejection = self.engine.rejects_control(message)
         if rejection is not None:
             return self._reject(message.sender, rejection)
-        self.post(ev.SelectReceived(message) if isinstance(message, Select) else ev.PassReceived(message))
+        match message:
+            case Select():
+                self.post(ev.SelectReceived(message))
+            case Pass():
+                self.post(ev.PassReceived(message))
+            case Statistics():
+                self.post(ev.StatisticsReceived(message))
         return None
 
     def heartbeat_of(self, sender: int) -> Heartbeat:
@@ -359,6 +382,8 @@ class PeerHost:
 
     def work(self, effect: do.Work) -> ev.WorkDone:
         """Run one piece of the algorithm's work and return the event that answers it."""
+        if self.scaling is not None:
+            self.scaling.apply()
         self._guard.begin(effect)
         done = perform(effect, self.algorithm, self.workspace, self._clock)
         done, line = self._guard.check(effect, done)
@@ -367,6 +392,21 @@ class PeerHost:
         if effect.kind == "assign":
             self.receiving.begin_round()
         return done
+
+    def _agree(self, numbers: dict[int, Numbers]) -> None:
+        """Take the numbers of all sites: later hellos have their digest, the history has them, the next work applies them."""
+        assert self.scaling is not None  # the engine has numbers only where the host has a scaling
+        fields = self.scaling.agree(numbers)
+        self.compared = replace(self.compared, meaning=with_agreed(self.compared.meaning, fields["digest"]))
+        total = sum(fields["samples"].values())
+        agreed = f"shared scaling: {total} samples of {len(numbers)} sites, digest {fields['digest'][:16]}"
+        self.world.log(do.Log("info", agreed))
+        if numbers[self.peer_id] != self.scaling.numbers:
+            changed = (
+                "shared scaling: the data of this peer have changed since all sites agreed; what was agreed stands"
+            )
+            self.world.log(do.Log("warning", changed))
+        self.world.record("scaling", fields)
 
     def say_goodbye(self) -> None:
         """Tell the neighbors that this peer leaves, without closing its round."""
@@ -381,7 +421,14 @@ class PeerHost:
         arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
         arrays |= {f"state/{name}": array for name, array in own.items()}
         arrays |= {f"optimizer/{name}": array for name, array in space.optimizers.items()}
-        state = {"algorithm_state": values, "restores": space.restores}
+        if (sites := self.state.sites) is not None:
+            arrays |= {f"site/{peer}": numbers.array for peer, numbers in sites.known.items()}
+        state: dict[str, Any] = {"algorithm_state": values, "restores": space.restores}
+        if space.best is not None:
+            arrays |= space.best.arrays()
+            state["best"] = space.best.state()
+        if space.model_tests:
+            state["model_tests"] = space.model_tests
         return Checkpoint(effect.round_index, arrays, effect.state | state)
 
     def record(self, kind: str, fields: dict[str, Any]) -> None:
@@ -398,6 +445,11 @@ class PeerHost:
             self.last_round = self.last_round | fields  # `final` has evaluated the personalized model
         self.world.record(kind, fields)
 
+    @property
+    def metric(self) -> Metric:
+        """The metric of the task."""
+        return self.workspace.metric
+
     def measured(self) -> MetricRecord:
         """Return the metric and its last value, None before the first evaluation."""
         return {**self.metric.as_json(), "value": self.last_round.get("metric_value")}
@@ -410,7 +462,8 @@ class PeerHost:
     def status(self) -> HostStatus:
         """Return what this peer is doing, as JSON-ready values."""
         state, now = self.state, self.world.now()
-        waiting_for, owed_to = self.engine.waits.waiting_for(), self.engine.waits.owed_to()
+        waits = self.engine.waits
+        waiting_for, owed_to = waits.waiting_for(now), waits.owed_to()
         neighbors = state.neighbors.items()
         met = {n: neighbor.liveness.silence_s(now) if neighbor.connected else None for n, neighbor in neighbors}
         status: HostStatus = {
@@ -424,8 +477,8 @@ class PeerHost:
             "waiting_for": waiting_for,
             "owed_to": owed_to,
             "unchanged_s": max(0.0, now - self._changed_at) if self._progress else 0.0,
-            "waiting_s": max(0.0, now - state.round.exchange_began_at) if waiting_for or owed_to else 0.0,
-            "deadline_s": max(0.0, state.round.deadline - now) if waiting_for or owed_to else None,
+            "waiting_s": max(0.0, now - waits.since()) if waiting_for or owed_to else 0.0,
+            "deadline_s": max(0.0, waits.until() - now) if waiting_for or owed_to else None,
             "suspicion_s": self.manifest.timeouts.suspicion_s,
             "neighbors": {str(n): str(neighbor.liveness.state) for n, neighbor in neighbors},
             "neighbor_rounds": {str(n): neighbor.round_index for n, neighbor in neighbors},
@@ -438,4 +491,6 @@ class PeerHost:
         }
         if self.more_metrics:
             status["more_metrics"] = self.measured_more()
+        if (best := self.workspace.best) is not None:
+            status |= {"best_round": best.round_index, "metric_best": best.value}
         return status

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from peer.algorithms.base import Algorithm
+from peer.algorithms.model_tests import FIRST_STEP
 from peer.algorithms.workspace import FoldedArrival, Workspace
 from peer.core import effects as do
 from peer.core import events as ev
@@ -16,6 +18,7 @@ from peer.core.averaging import Vector, check_norm, clip, norm_squared
 from peer.core.deltas import DeltaReceiver
 from peer.core.encoding import DELTAS, ModelFormat, Payload, decode
 from peer.core.messages import ModelHeader
+from peer.core.model_tests import drawn
 
 
 class Receiving:
@@ -45,9 +48,9 @@ class Receiving:
         """Note the models at the start of a round: norm bound and clipping compare arrivals with them."""
         models, slots = self._workspace.models, range(self._algorithm.slots)
         if self._screening.norm_bound is not None:
-            self._own_norms = {slot: norm_squared(models.model(slot)) for slot in slots}
+            self._own_norms = {slot: norm_squared(models.part.of(models.model(slot))) for slot in slots}
         if self._screening.clip is not None:
-            self._centers = {slot: models.share(slot) for slot in slots}
+            self._centers = {slot: models.share_part(slot) for slot in slots}
 
     def take_fold_seconds(self) -> float:
         """Return the seconds spent in folds since the last call."""
@@ -109,6 +112,8 @@ class Receiving:
         effect.arrival.drop()
         if self._format.uses_deltas:
             self._bases.keep(header, model)
+        if self._is_tested(header):
+            self._workspace.delivered.keep(header.sender, header.slot, header.round_index, model)
         radius, center = self._screening.clip, self._centers.get(header.slot)
         clips = radius is not None and center is not None
         if not model.flags.writeable and (clips or not effect.targets):
@@ -129,6 +134,17 @@ class Receiving:
             models.release_buffer(model)
         self._fold_seconds += self._clock() - began
 
+    def _is_tested(self, header: ModelHeader) -> bool:
+        space = self._workspace
+        if header.step != FIRST_STEP or space.round_index + 1 != space.manifest.rounds:
+            return False
+        return header.sender in self._tested
+
+    @cached_property
+    def _tested(self) -> frozenset[int]:
+        space = self._workspace
+        return drawn(space.manifest.seed, space.peer_id, space.graph.neighbors(space.peer_id))
+
     def _model_of(self, arrival: Arrival) -> Vector:
         header = arrival.header
         if arrival.model is None and header.encoding in DELTAS:
@@ -143,15 +159,15 @@ class Receiving:
         Raises:
             RemoteProtocolError: one of them does not; none is used.
         """
-        models = []
+        models, own = list[Vector](), self._workspace.models
         for slot, (header, payload) in enumerate(replies):
             if header.encoding != self._format.whole:
                 raise RemoteProtocolError(
                     RefusalCode.WRONG_ENCODING, f"a pulled model has encoding {header.encoding!r}"
                 )
             model = decode(payload, self._format.schema, header.encoding)
-            own = norm_squared(self._workspace.models.model(slot))
-            rejection = check_norm(norm_squared(model), own, self._screening.norm_bound)
+            own_norm = norm_squared(own.part.of(own.model(slot)))
+            rejection = check_norm(norm_squared(model), own_norm, self._screening.norm_bound)
             if rejection is not None:
                 raise RemoteProtocolError(rejection.code, f"a pulled model: {rejection.reason}")
             models.append(model)

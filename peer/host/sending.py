@@ -122,6 +122,7 @@ class Sending:
             size_bytes=self._format.whole_bytes,
             encoding=self._format.whole,
         )
+        part = self._workspace.models.part
         return header, lambda: encode(
-            self._algorithm.published(self._workspace, slot), self._format.schema, self._format.whole
+            part.of(self._algorithm.published(self._workspace, slot)), self._format.schema, self._format.whole
         )

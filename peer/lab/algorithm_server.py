@@ -24,9 +24,9 @@ from peer.algorithms.dfedavg import DFedAvg
 from peer.algorithms.registry import algorithm_named
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, accumulate, fold
-from peer.lab.network import SimulatedPeer, VirtualNetwork
-from peer.lab.server_keys import refuse_unread
-from peer.lab.simulated import OnRound, SimulatedSettings, simulated_peers, write_run
+from peer.lab.network import SimulatedPeer
+from peer.lab.server_keys import READ, refuse_unread
+from peer.lab.simulated import OnRound, SimulatedSettings, clients_of_a_server, write_run
 from peer.zoo.algorithms import cluster_count
 from peer.zoo.algorithms.apfl import Apfl
 from peer.zoo.algorithms.cgpfl import Cgpfl
@@ -56,15 +56,16 @@ class AlgorithmServer(Generic[AlgorithmT, StateT]):
     """The server of one algorithm, and its clients: the peers of a graph, whose edges are ignored."""
 
     unread: ClassVar[tuple[str, ...]] = ()  # options of the algorithm that have an effect between neighbors only
+    read: ClassVar[frozenset[str]] = READ  # keys of run
 
     def __init__(self, graph: Graph, options: AlgorithmServerOptions, settings: SimulatedSettings) -> None:
         self.manifest, self.options = graph.manifest, options
-        self.clients = simulated_peers(graph, settings, VirtualNetwork())
+        self.clients = clients_of_a_server(graph, settings)
         hosts = [client.host for client in self.clients.values()]
         self.workspaces = [cast("Workspace[StateT]", host.workspace) for host in hosts]
         self.algorithms = [cast("AlgorithmT", host.algorithm) for host in hosts]
         store = self.workspaces[0].models
-        self.models: list[Vector] = [store.share(slot) for slot in range(self.algorithms[0].slots)]
+        self.models: list[Vector] = [store.part.of(store.share(slot)) for slot in range(self.algorithms[0].slots)]
 
     def round(self, round_index: int) -> float | None:
         """Train, average and evaluate; return the mean of the metric, or None if this round is not evaluated."""
@@ -93,21 +94,22 @@ class AlgorithmServer(Generic[AlgorithmT, StateT]):
 
     def train(self, place: int) -> dict[str, Any]:
         """Train one client as a peer trains."""
-        fields: dict[str, Any] = self.algorithms[place].train(self.workspaces[place])
-        return fields
+        workspace = self.workspaces[place]
+        fields: dict[str, Any] = self.algorithms[place].train(workspace)
+        return {"learning_rate": workspace.learning_rate, **fields}
 
     def send(self, slots: range) -> None:
-        """Give the clients the server's models."""
+        """Give the clients the server's models; private tensors stay."""
         for workspace in self.workspaces:
             for slot in slots:
-                workspace.models.replace(slot, self.models[slot].copy())
+                workspace.models.replace_part(slot, self.models[slot].copy())
 
     def average(self, weights: np.ndarray[Any, np.dtype[np.float64]], slot: int) -> Vector:
-        """Return the weighted sum of the clients' models of a slot; a client of weight 0 takes no part."""
+        """Return the weighted sum of what travels of the clients' models of a slot; a client of weight 0 takes no part."""
         total = np.zeros_like(self.models[slot])
         for workspace, weight in zip(self.workspaces, weights, strict=True):
             if weight > 0:
-                accumulate(total, workspace.models.model(slot), float(weight))
+                accumulate(total, workspace.models.part.of(workspace.models.model(slot)), float(weight))
         return total
 
 
@@ -153,11 +155,12 @@ class FedSoftServer(AlgorithmServer[FedSoft, FedSoftState]):
 class MeanServer(AlgorithmServer[AlgorithmT, StateT]):
     """Federated averaging: w <- sum_i (n_i / n) w_i over all clients, where w is the one model of each that travels.
 
-    With FedRep, w is the body of the model. FedAvg: McMahan et al., 2017, arXiv 1602.05629, Algorithm 1. The weights n_i are
-    those of FedAvg for every algorithm: a choice of this project where a paper weighs all clients the same.
+    With private tensors, w is the rest of the model. FedAvg: McMahan et al., 2017, arXiv 1602.05629, Algorithm 1. The weights
+    n_i are those of FedAvg for every algorithm: a choice of this project where a paper weighs all clients the same.
     """
 
     unread = ("partners",)  # of dfedavg
+    read = READ | {"run.private_parameters"}
 
     @override
     def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
@@ -260,7 +263,7 @@ def check_server(manifest: Manifest, options: AlgorithmServerOptions) -> None:
     if options.selected is not None and algorithm != FedSoft.name:
         why = f"algorithm {algorithm} has no such server; fedsoft has"
         raise ConfigError(ConfigProblem.without_effect("server.selected", options.selected, why))
-    refuse_unread("server", manifest)
+    refuse_unread("server", manifest, SERVERS[algorithm].read)
     its_options, unread = algorithm_named(algorithm).parse_options(manifest), SERVERS[algorithm].unread
     read = {f"run.options.{name}" for name in type(its_options).model_fields if name not in unread}
     refuse_unread("server", its_options, read, "run.options")

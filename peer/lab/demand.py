@@ -85,7 +85,8 @@ def demand_of(job: Job) -> Demand:
     memory = PROCESS_BYTES + FILE_COPIES * files + samples + models
     on_gpu = 0
     if settings.device.startswith("cuda"):
-        activations = 4 * peers * learner.batch_samples * _activations(learner)
+        at_a_time = min(learner.batch_samples, learner.at_a_time or learner.batch_samples)
+        activations = 4 * peers * at_a_time * _activations(learner)
         on_gpu = CUDA_CONTEXT_BYTES + 2 * samples + models + 2 * activations  # values and gradients
     return Demand(settings.threads, memory, on_gpu)
 

@@ -24,9 +24,9 @@ from peer.algorithms.learner import TrainStats, measured, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, accumulate
 from peer.core.model_store import ModelStore
-from peer.lab.network import SimulatedPeer, VirtualNetwork
+from peer.lab.network import SimulatedPeer
 from peer.lab.server_keys import READ, refuse_unread
-from peer.lab.simulated import OnRound, SimulatedSettings, simulated_peers, write_run
+from peer.lab.simulated import OnRound, SimulatedSettings, clients_of_a_server, write_run
 from peer.lab.together import Together
 
 NAME = "ifca-server"  # in place of the algorithm's name, in the run directory
@@ -99,7 +99,7 @@ class _IfcaServer:
     """k models, and the clients that train them."""
 
     def __init__(self, graph: Graph, options: IfcaServerOptions, settings: SimulatedSettings) -> None:
-        self.clients = simulated_peers(graph, settings, VirtualNetwork())
+        self.clients = clients_of_a_server(graph, settings)
         self.manifest = graph.manifest
         self.options = options
         first = next(iter(self.clients.values()))
@@ -132,6 +132,7 @@ class _IfcaServer:
         for client, (_, stats) in zip(self.clients.values(), trained, strict=True):
             client_id = client.peer_id
             fields: dict[str, Any] = {"round_index": round_index, **training_fields([stats])}
+            fields |= {"learning_rate": client.host.workspace.learning_rate}
             fields |= {"cluster_index": self.chosen(client_id)}
             fields |= {
                 "models_sent": 1,

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import UsageError
+from peer.algorithms.predictor import Best
 from peer.algorithms.registry import algorithm_named
 from peer.bed.testbed.directory import is_simulated
 from peer.core.checkpoint import Checkpoint
 from peer.lab.network import SimulatedPeer
 from peer.learning.learner import TorchLearner
+from peer.runtime.results import write_best
 from peer.runtime.saved_state import notes_of, saved_state, state_files
 from peer.store.identity_files import IncarnationFile
 from peer.store.state_dir import StateDir
@@ -85,6 +87,7 @@ class SavedPeers:
         if peer.checkpoint is not None:
             run.write()
             checkpoints.save(peer.checkpoint.round_index, peer.checkpoint.arrays, peer.checkpoint.state)
+            write_best(peer.host, place, Best.of(peer.checkpoint))
 
     def remove(self, peer: SimulatedPeer) -> None:
         """Delete the checkpoints of a completed run: the next simulation replaces it."""

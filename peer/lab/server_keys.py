@@ -14,9 +14,9 @@ READ = frozenset(
     for key in (
         *("algorithm", "options", "clusters", "rounds", "seed", "evaluate_every"),
         *("task", "task_options", "model", "model_options", "split", "split_options", "data_seed"),
-        *("local_epochs", "batch_size", "gradient_clip", "weight_decay"),
+        *("local_epochs", "local_unit", "batch_size", "gradient_clip", "weight_decay"),
         *("optimizer", "optimizer_state", "momentum"),
-        *("learning_rate", "learning_rate_decay"),
+        *("learning_rate", "learning_rate_schedule"),
         *("limits.model_bytes_max", "limits.kept_bytes_max"),  # checked where the clients are built
     )
 )

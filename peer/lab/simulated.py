@@ -20,6 +20,7 @@ from coordinator_free_bootstrap import Graph, save_graph
 from coordinator_free_bootstrap.errors import ConfigProblem, ShardError
 from coordinator_free_bootstrap.meaning import first_refusal, goal
 from peer.algorithms.registry import algorithm_for
+from peer.core import effects as do
 from peer.host import InitialModels, build_host
 from peer.lab.interrupts import Interrupts
 from peer.lab.network import SimulatedPeer, VirtualNetwork, perform_in_turn
@@ -204,6 +205,7 @@ def simulated_peers(
             clock=time.perf_counter,
             initial=initial,
             spare_buffers=0,
+            scaling=learner.scaling,
         )
         peer = network.add(host)
         host.workspace.should_stop = peer.should_stop
@@ -214,6 +216,17 @@ def simulated_peers(
     ):
         raise ShardError(ConfigProblem("shards", "data of one meaning at all peers", unlike.reason))
     return network.peers
+
+
+def clients_of_a_server(graph: Graph, settings: SimulatedSettings) -> dict[int, SimulatedPeer]:
+    """Return the peers of a graph without any exchange between them; with shared scaling they know the numbers of all sites."""
+    peers = simulated_peers(graph, settings, VirtualNetwork())
+    own = {i: peer.host.scaling.numbers for i, peer in peers.items() if peer.host.scaling is not None}
+    for peer in peers.values():
+        if peer.host.scaling is not None:
+            peer.host.execute([do.Agree(tuple(sorted(own.items())))])
+            peer.host.scaling.apply()
+    return peers
 
 
 class RoundWatch:

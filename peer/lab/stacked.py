@@ -2,7 +2,7 @@
 
 A linear layer becomes a batched matrix product, a convolution a grouped one. Losses are summed over the models, so one
 backward pass gives each model its gradient. Each model gets the same batches as in `TorchLearner.train`. Models with another
-optimizer than SGD, and models or losses that vmap refuses, are trained one by one. Results equal those of
+optimizer than SGD, steps in parts, and models or losses that vmap refuses, are trained one by one. Results equal those of
 `TorchLearner.train` up to rounding; dropout has other masks.
 """
 
@@ -25,7 +25,7 @@ from peer.core.averaging import Vector
 from peer.learning.flat import seeded
 from peer.learning.learner import TorchLearner
 
-Trained = tuple[Vector, TrainStats]
+StackTrained = tuple[Vector, TrainStats]
 CACHED_MAX = 2  # stacked data sets in the cache: usually all peers, or the active ones
 
 
@@ -37,7 +37,7 @@ class TrainRequest:
     theta: Vector
     plan: TrainingPlan
 
-    def alone(self) -> Trained:
+    def alone(self) -> StackTrained:
         """Train with `TorchLearner.train`."""
         return self.learner.train(self.theta, self.plan)
 
@@ -48,14 +48,14 @@ class TrainRequest:
         return (self.learner.schema.digest, *numbers, p.sample_weights is None, p.proximal is None)
 
     def can_stack(self) -> bool:
-        """Return whether one tensor in memory has all samples, and the optimizer is a fresh SGD without clipping.
+        """Return whether one tensor in memory has all samples, and the optimizer is a fresh SGD without clipping, in whole steps.
 
         Forward may change statistics of normalizing layers only: other changes would be lost in a stack.
         """
         learner = self.learner
         if "batches" not in learner.abilities or learner.amp or not learner.model.only_norm_statistics:
             return False
-        if not learner.samples().stackable:
+        if not learner.samples().stackable or learner.at_a_time is not None:
             return False
         plan = self.plan
         if any(setting is not None for setting in (plan.gradient_clip, plan.only, plan.optimizer_state)):
@@ -75,9 +75,9 @@ class StackedTrainer:
 
     _data: dict[tuple[int, ...], tuple[list[TorchLearner], Tensor, Tensor]] = field(default_factory=dict)
 
-    def train(self, requests: Sequence[TrainRequest]) -> list[Trained]:
+    def train(self, requests: Sequence[TrainRequest]) -> list[StackTrained]:
         """Return the results of all requests, in order."""
-        results: list[Trained | None] = [None] * len(requests)
+        results: list[StackTrained | None] = [None] * len(requests)
         groups: dict[tuple[Any, ...], list[int]] = {}
         for place, request in enumerate(requests):
             if request.can_stack():
@@ -88,7 +88,7 @@ class StackedTrainer:
                 results[place] = trained
         return [done or request.alone() for done, request in zip(results, requests, strict=True)]
 
-    def _group(self, requests: Sequence[TrainRequest]) -> Sequence[Trained | None]:
+    def _group(self, requests: Sequence[TrainRequest]) -> Sequence[StackTrained | None]:
         if len(requests) < 2:
             return [None] * len(requests)
         x, y = self._stacked([request.learner for request in requests])
@@ -134,7 +134,7 @@ class _Stack:
         self.weights = self._sample_weights()
         self.centers = self._centers()
 
-    def run(self) -> list[Trained]:
+    def run(self) -> list[StackTrained]:
         """Take all steps of all models."""
         plans = [request.batches() for request in self.requests]
         samples = [sum(map(len, plan)) for plan in plans]
@@ -213,7 +213,7 @@ class _Stack:
 
     def _results(
         self, plans: list[list[Tensor]], samples: list[int], loss_sums: list[float], score_sums: list[float]
-    ) -> list[Trained]:
+    ) -> list[StackTrained]:
         flat = torch.cat([t.detach().reshape(len(self.requests), -1) for t in self.tensors.values()], dim=1)
         vectors = flat.cpu().numpy()
         results = []

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from coordinator_free_bootstrap.errors import ShardError, TaskError
+from coordinator_free_bootstrap.manifest import BatchSize, step_and_part
 from coordinator_free_bootstrap.strict_json import of_type
-from peer.algorithms.learner import BatchSize
 from peer.core.averaging import Vector
 from peer.core.schema import Schema
 from peer.learning.datasets import DatasetSamples, parts_of
@@ -38,7 +38,7 @@ class Bench:
         task: makes the model, the loss and the metric.
         data: a shard, checked here; or what an own `load_data` returned.
         device: device of models and data.
-        batch_size: default for training: samples of a step.
+        batch_size: as ``run.batch_size``: samples of a step, the default for training, and how many the model gets at a time.
         amp: whether the model computes in bfloat16 where torch.autocast says.
 
     Raises:
@@ -49,15 +49,11 @@ class Bench:
 
     def __init__(self, task: Task, data: Any, device: str, batch_size: BatchSize, *, amp: bool) -> None:
         self.task = task
-        self.data = data.checked(task.kind, task.classes) if isinstance(data, Shard) else data
         self.device = torch.device(device)
-        self.batch_size, self.amp = batch_size, amp
+        self.batch_size, self.at_a_time = step_and_part(batch_size)
+        self.amp = amp
         self.evaluation_batch = EVALUATION_BATCH.get(self.device.type, 256)
-        self._samples: dict[Part, Samples | DatasetSamples] = (
-            {part: self._part(part) for part in PARTS}
-            if isinstance(self.data, Shard)
-            else {part: DatasetSamples(part, source, self.device) for part, source in parts_of(self.data).items()}
-        )
+        self.use(data)
 
     @property
     def shard(self) -> Shard | None:
@@ -155,6 +151,15 @@ class Bench:
         check_form(self.model.module, inputs, outputs)
         tensor: Tensor = outputs
         return tensor
+
+    def use(self, data: Any) -> None:
+        """Take data of one form in place of the present ones; raises ShardError as the constructor does."""
+        self.data = data.checked(self.task.kind, self.task.classes) if isinstance(data, Shard) else data
+        self._samples: dict[Part, Samples | DatasetSamples] = (
+            {part: self._part(part) for part in PARTS}
+            if isinstance(self.data, Shard)
+            else {part: DatasetSamples(part, source, self.device) for part, source in parts_of(self.data).items()}
+        )
 
     @property
     def _scaling(self) -> Preprocessing | None:

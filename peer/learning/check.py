@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,13 +15,15 @@ from torch.nn.parameter import is_lazy
 from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import ConfigProblem, PeerError, TaskError
+from coordinator_free_bootstrap.manifest import BatchSize
 from coordinator_free_bootstrap.meaning import goal, summary
 from coordinator_free_bootstrap.strict_json import of_type, one
 from coordinator_free_bootstrap.user_file import USER_ERRORS, described
 from coordinator_free_bootstrap.validation import counted
-from peer.algorithms.learner import ABILITIES, BatchSize, TrainingPlan
+from peer.algorithms.learner import ABILITIES, TrainingPlan
 from peer.core.averaging import Vector
 from peer.core.encoding import decode, encode, payload_size
+from peer.core.schema import Schema
 from peer.learning.kept_state import unpacked
 from peer.learning.learner import TorchLearner
 from peer.learning.trial import STEPS, check_hidden_state, trial_of_loop, try_batches
@@ -49,6 +52,7 @@ def check_task(
     learning_rate: float = 0.01,
     batch_size: BatchSize = 100,
     device: str = "cpu",
+    travelling: Callable[[Schema], Schema] = lambda whole: whole,
 ) -> list[Finding]:
     """Load a shard, train and evaluate batches of all sizes of a run, encode and decode the model.
 
@@ -58,16 +62,19 @@ def check_task(
         learning_rate: of the step.
         batch_size: of the run.
         device: the device of the step.
+        travelling: returns the tensors that leave a peer, given those of a whole model (`Algorithm.travelling`).
 
     Returns:
         The findings, in order.
 
     Raises:
+        ConfigError: run.private_parameters does not fit the model.
         TaskError, ShardError: the first fault, with its reason.
     """
     task = _Guarded(task)
     learner = TorchLearner(task, data_of(task, peer_id), batch_size=batch_size, device=device)
-    return [*_about_data(learner), *_about_training(learner, learning_rate)]
+    part = _travels(learner.schema, travelling(learner.schema))
+    return [*_about_data(learner), *part, *_about_training(learner, learning_rate)]
 
 
 def _about_data(learner: TorchLearner) -> Iterator[Finding]:
@@ -142,6 +149,13 @@ def _about_training(learner: TorchLearner, learning_rate: float) -> Iterator[Fin
     yield Finding("encoding", f"{len(payload)} bytes, decoded bit for bit")
 
 
+def _travels(whole: Schema, part: Schema) -> list[Finding]:
+    """Say how much of a model leaves a peer, where a part of it does not."""
+    private = [spec.name for spec in whole.tensors if spec not in part.tensors]
+    sent = f"{part.size} values, {payload_size(part, 'float32') / 1e6:.3f} MB; private: {', '.join(private)}"
+    return [Finding("travels", sent)] if private else []
+
+
 def _size(array: Any, name: str) -> str:
     return (f"{name} " if name else "") + (" x ".join(map(str, array.shape[1:])) or "1")
 
@@ -214,6 +228,7 @@ class _Guarded(Task):
                 raise TaskError(f"make_model: expected a shape of {name}, got none. Give sizes, as in nn.Linear(8, 3).")
         forward = model.forward
 
+        @functools.wraps(forward)  # a Trainer looks at its arguments
         def guarded(*inputs: Any, **named: Any) -> Any:
             try:
                 return forward(*inputs, **named)

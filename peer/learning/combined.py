@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from peer.algorithms.predictor import CONFIDENT
 from peer.learning.samples import Batch, call
-
-MIXTURE, CONFIDENT = "mixture", "confident"
-PREDICTORS = (MIXTURE, CONFIDENT)
 
 
 class Combined(nn.ModuleList):

@@ -16,10 +16,10 @@ from coordinator_free_bootstrap.strict_json import of_type
 from peer.learning.samples import Batch
 from peer.tasks.shard import PARTS, Part
 
-Source = Any  # a DataLoader, or a Dataset with a length
+Loadable = Any  # a DataLoader, or a Dataset with a length
 
 
-def parts_of(data: object) -> dict[Part, Source]:
+def parts_of(data: object) -> dict[Part, Loadable]:
     """Return the data sets and loaders by part, where data are a dict of them, ``{"train": ..., "test": ...}``; else nothing."""
     if not isinstance(data, Mapping) or "train" not in data or not set(data) <= set(PARTS):
         return {}
@@ -31,7 +31,7 @@ def _is_source(value: object) -> bool:
     return isinstance(dataset, Dataset) and hasattr(dataset, "__len__")
 
 
-def subset_of(source: Source, indices: NDArray[np.int64]) -> Source:
+def subset_of(source: Loadable, indices: NDArray[np.int64]) -> Loadable:
     """Return a data set or loader with only some of the samples, in the given order, with repetitions if they have some.
 
     Raises:
@@ -69,7 +69,7 @@ class DatasetSamples:
 
     stored, stackable = True, False
 
-    def __init__(self, name: str, source: Source, device: torch.device) -> None:
+    def __init__(self, name: str, source: Loadable, device: torch.device) -> None:
         self._name, self._device = name, device
         loader = source if isinstance(source, DataLoader) else None
         self._dataset: Any = source if loader is None else loader.dataset

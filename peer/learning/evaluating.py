@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -24,6 +25,9 @@ from peer.tasks.user_code import user_code
 class Evaluating(Bench):
     """A bench that evaluates: functions of a flat model vector, float32 [d], and a part of the shard."""
 
+    _own_validates = False  # whether the task's `evaluate` measures validation samples, too
+    _own_last: tuple[bytes, Part, dict[str, float]] | None = None  # model, part and result of its last call
+
     def sample_losses(self, theta: Vector, part: Part = "train") -> NDArray[np.float32]:
         """Return each sample's loss, float32 [n], in evaluation mode; infinity where the loss is not a number."""
         if part == "train" and "losses" in self.task.own:
@@ -45,18 +49,31 @@ class Evaluating(Bench):
             )
         return _numbers(losses.detach().float().cpu())
 
-    def _own_evaluation(self, theta: Vector, part: Part) -> Evaluation:
-        """Return what the task's `evaluate` returns for the test samples, or for others by their prefix."""
+    @property
+    def validates(self) -> bool:
+        """Whether `evaluate` measures a model on validation samples; of an own `evaluate` known from its first call on."""
+        return self._own_validates if "evaluate" in self.task.own else self.count("validation") > 0
+
+    def _own_values(self, theta: Vector, part: Part) -> dict[str, float]:
+        """Return what the task's `evaluate` returns; one call of it serves the test and the validation samples."""
+        of_other_part, self._own_last = self._own_last, None
+        digest = hashlib.blake2b(np.ascontiguousarray(theta).data).digest()
+        if of_other_part is not None and of_other_part[:2] == (digest, "test") and part == "validation":
+            return of_other_part[2]
         self._ready(theta)
         with user_code("evaluate"), torch.no_grad(), seeded(0, self.device):
             found: object = self.task.evaluate(self.model.module, self.data)
         if not isinstance(found, Mapping):
             raise TaskError(f"evaluate: expected a dict of numbers by name, got {of_type(found)}")
-        values, prefix = (
-            {str(name): float(value) for name, value in found.items()},
-            "" if part == "test" else f"{part}_",
-        )
+        values = {str(name): float(value) for name, value in found.items()}
+        self._own_last = digest, part, values
+        return values
+
+    def _own_evaluation(self, theta: Vector, part: Part) -> Evaluation:
+        """Return what the task's `evaluate` returns for the test samples, or for others by their prefix."""
+        values, prefix = self._own_values(theta, part), "" if part == "test" else f"{part}_"
         more = [metric.name for metric in self.task.more_metrics]
+        self._own_validates = all(f"validation_{name}" in values for name in (self.task.metric_name, *more))
         if missing := [name for name in (self.task.metric_name, *more) if prefix + name not in values]:
             raise TaskError(
                 f"evaluate: expected {', '.join(prefix + name for name in missing)}, got {', '.join(values) or 'nothing'}. "
@@ -70,7 +87,7 @@ class Evaluating(Bench):
             )
         numbers = {name: values[prefix + name] for name in more}
         loss = values.get(f"{prefix}loss")
-        if loss is None and self._samples:
+        if loss is None and len(self._samples.get(part, ())):
             loss = self.mean_loss(theta, part)
         return Evaluation(
             values[prefix + self.task.metric_name], loss, self.count(part), self.task.metric_name, numbers

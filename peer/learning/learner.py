@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
+from coordinator_free_bootstrap.manifest import BatchSize
 from coordinator_free_bootstrap.seeds import derive_seed
 from coordinator_free_bootstrap.strict_json import of_type
 from coordinator_free_bootstrap.user_file import USER_ERRORS, described
-from peer.algorithms.learner import Ability, BatchSize, TrainingPlan
+from peer.algorithms.learner import Ability, TrainingPlan
 from peer.core.averaging import Vector
 from peer.learning.evaluating import Evaluating
 from peer.learning.flat import FlatModule, generators_of, seeded
 from peer.learning.form import check_pairs
+from peer.learning.site_scaling import SiteScaling
 from peer.learning.training import Training
 from peer.tasks.arrays import sample_shape
 from peer.tasks.meaning import meaning_of
@@ -43,9 +45,12 @@ class TorchLearner(Training, Evaluating):
         task: makes the model, the loss and the metric.
         data: of this peer: a shard, which the constructor checks, or what an own `load_data` returned.
         device: device of models and data, such as "cpu" or "cuda".
-        batch_size: default for training.
+        batch_size: as ``run.batch_size``: samples of a step, the default for training, and how many the model gets at a time.
         amp: whether the model computes in bfloat16 where torch.autocast says; parameters, losses and updates are float32.
         model: working memory to share with other learners of the same task on the same device and thread.
+
+    Attributes:
+        scaling: the part of this peer in shared scaling; None where mean and deviation are not pending.
 
     Raises:
         ShardError: the shard has wrong values.
@@ -62,7 +67,8 @@ class TorchLearner(Training, Evaluating):
         model: FlatModule | None = None,
         amp: bool = False,
     ) -> None:
-        super().__init__(task, data, device, batch_size, amp=amp)
+        self.scaling = SiteScaling.of(task, data, self.use)
+        super().__init__(task, data if self.scaling is None else self.scaling.provisional, device, batch_size, amp=amp)
         self._check_methods()
         self.model = model or self._made()
         self.frozen_digest = self.model.frozen_digest  # before the first call of the model

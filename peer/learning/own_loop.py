@@ -19,7 +19,7 @@ from peer.core.averaging import Vector, fold
 from peer.learning.flat import FlatModule, seeded
 from peer.learning.kept_state import Kept
 from peer.learning.pull import pull
-from peer.learning.resumable import ResumableLoops
+from peer.learning.resumable import ResumableLoop
 from peer.store.scratch import ScratchFolder
 from peer.tasks.budget import Budget, Trained
 from peer.tasks.task import Task
@@ -80,7 +80,7 @@ class OwnLoop:
                 partial.renew()
             return stop() or written
 
-        resumable = ResumableLoops(partial, model.device, stop, state, resume, lambda: steps.count, total)
+        resumable = ResumableLoop(partial, model.device, stop, state, resume, lambda: steps.count, total)
         folder = _Folder(partial)
         budget = Budget(
             round=plan.round_index,

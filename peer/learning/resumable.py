@@ -21,7 +21,7 @@ ItemT = TypeVar("ItemT")
 SAME = "the same resumable loops as before the restart"
 
 
-class AskedToStop(Protocol):
+class StopFlag(Protocol):
     """`Budget.should_stop`; ``seen``: whether it has returned true."""
 
     seen: bool
@@ -49,7 +49,7 @@ class _Loop:
     inner: int = 0
 
 
-class ResumableLoops:
+class ResumableLoop:
     """The resumable loops of one training.
 
     Args:
@@ -66,7 +66,7 @@ class ResumableLoops:
         self,
         partial: Partial | None,
         device: Any,
-        stop: AskedToStop,
+        stop: StopFlag,
         state: Callable[[], dict[str, Any]],
         resume: Callable[[dict[str, Any]], object],
         step: Callable[[], int],

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.seeds import derive_seed, generator
-from peer.algorithms.learner import BatchSize, TrainingPlan, TrainStats
+from peer.algorithms.learner import StepSamples, TrainingPlan, TrainStats
 from peer.core.averaging import Vector
 from peer.learning.bench import Bench
 from peer.learning.datasets import subset_of
@@ -98,8 +98,7 @@ class Training(Bench):
             whole = None if indices is None else self._index(np.asarray(indices))
             yield from (whole for _ in range(plan.epochs))
             return
-        if self.model.has_batch_norm and batch_size == 1:
-            raise TaskError("run.batch_size: expected 2 or more with a model that has BatchNorm, got 1")
+        self.check_batch_size(batch_size)
         if plan.epochs == 0 or (self.model.has_batch_norm and count == 1):
             return
         batches = self._mini_batches(indices, count, batch_size, generator(plan.seed, "shuffle"))
@@ -118,17 +117,31 @@ class Training(Bench):
         whole, rest = divmod(count, batch_size)
         return plan.epochs * (whole + (rest >= (2 if self.model.has_batch_norm else 1)))
 
-    def check_batch_size(self, batch_size: BatchSize) -> None:
-        """Refuse steps on all samples of a shard that is on disk.
+    def check_batch_size(self, batch_size: StepSamples) -> None:
+        """Refuse steps on all samples of a shard that is on disk, and single samples of a model with BatchNorm.
 
         Raises:
-            TaskError: a step would load all samples.
+            TaskError: a step would load all samples; or batch statistics would be those of one sample.
         """
-        if batch_size == "all" and self.samples().stored:
+        if batch_size == "all" and self.samples().stored and self.at_a_time is None:
             raise TaskError(
                 "run.batch_size: expected a number with samples on disk, got all, and a step would load all of them. "
-                "Or give samples in memory."
+                'Or give samples in memory, or set ["all", 100] to load 100 at a time.'
             )
+        if self.model.has_batch_norm and 1 in (batch_size, self.at_a_time):
+            whole = "" if self.at_a_time is None else " at a time"
+            raise TaskError(f"run.batch_size: expected 2 or more{whole} with a model that has BatchNorm, got 1")
+
+    def parts(self, size: int) -> list[slice]:
+        """Return the parts in which a model gets a step of ``size`` samples: no more than ``run.batch_size`` says at a time.
+
+        A last part of one sample joins the part before it if the model has BatchNorm.
+        """
+        most = self.at_a_time or size
+        ends = [*range(most, size, most), size]
+        if len(ends) > 1 and self.model.has_batch_norm and ends[-1] - ends[-2] == 1:
+            del ends[-2]
+        return [slice(start, end) for start, end in itertools.pairwise([0, *ends])]
 
     def _mini_batches(
         self, indices: NDArray[np.int64] | None, count: int, batch_size: int, shuffle: np.random.Generator
@@ -145,8 +158,9 @@ class Training(Bench):
             own = self.task.make_optimizer(parameters, plan.learning_rate)  # type: ignore[arg-type]
         if own is not None:
             return own
-        if plan.optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=True)
+        if plan.optimizer != "sgd":
+            kind = torch.optim.Adam if plan.optimizer == "adam" else torch.optim.AdamW
+            return kind(parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=True)
         return SGD(parameters, plan.learning_rate, plan.momentum, plan.weight_decay)
 
     def _index(self, values: NDArray[np.int64]) -> Tensor:
@@ -160,6 +174,7 @@ class _Step:
 
     def __init__(self, bench: Training, plan: TrainingPlan) -> None:
         self.data, self.forward, self.clip = bench.samples(), bench._call, plan.gradient_clip
+        self.parts = bench.parts
         self.loss, self.parameters = bench.task.loss, bench.model.parameters
         self.score = None if bench.task.needs_all_outputs else bench.task.score
         self.weights = None
@@ -175,25 +190,32 @@ class _Step:
     def __call__(self, batch: Tensor | None) -> None:
         """Take one step on the samples ``batch``, int64 [b], or on all of them."""
         self.optimizer.zero_grad(set_to_none=True)  # before the forward pass, which reuses the memory
-        x, y = self.data.batch(slice(None) if batch is None else batch)
-        outputs = self.forward(x)
-        losses = self.loss(outputs, y)  # (b,)
-        if self.score is not None:
-            self.score_sum += self.score(outputs.detach(), y).sum()
-        objective = losses
-        if self.weights is not None:
-            objective = losses * (self.weights if batch is None else self.weights.index_select(0, batch))
-        torch.autograd.backward(objective.mean())
-        if self.clip is not None or isinstance(self.optimizer, torch.optim.Adam):
+        size = len(self.data) if batch is None else len(batch)
+        parts = self.parts(size)
+        for part in parts:
+            losses, objective = self._forward(part if batch is None else batch[part])
+            # the gradients of the parts add up to that of the mean over the step
+            torch.autograd.backward(objective.mean() if len(parts) == 1 else objective.sum() / size)
+            self.loss_sum += losses.detach().sum()
+            del losses, objective  # so that a part is freed before the next one
+        if self.clip is not None or isinstance(self.optimizer, torch.optim.Adam | torch.optim.AdamW):
             self._densify()
         if self.center is not None:
             pull(self.parameters, self.center, self.strength)
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.optimizer.step()
-        self.loss_sum += losses.detach().sum()
-        self.samples += len(y)
+        self.samples += size
         self.steps += 1
+
+    def _forward(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Return the losses of the samples ``rows``, [b], and their weighted losses, [b]."""
+        x, y = self.data.batch(rows)
+        outputs = self.forward(x)
+        losses = self.loss(outputs, y)
+        if self.score is not None:
+            self.score_sum += self.score(outputs.detach(), y).sum()
+        return losses, losses if self.weights is None else losses * self.weights[rows]
 
     def _densify(self) -> None:
         """Make sparse gradients (of embeddings) dense: norms and Adam are not made for them in torch."""

@@ -19,8 +19,10 @@ from peer.learning.device import check_amp, device_named
 from peer.learning.learner import TorchLearner
 from peer.runtime.local_options import LocalOptions, complete_options, limits_form
 from peer.runtime.resources import disk_note, require_memory
+from peer.runtime.results import write_best
 from peer.runtime.saved_state import notes_of, saved_state, state_files
 from peer.store.checkpoint import CheckpointStore
+from peer.store.delivered_file import DeliveredFile
 from peer.store.identity_files import IncarnationFile, StateLock
 from peer.store.state_dir import StateDir
 from peer.tasks.loading import load_task
@@ -158,11 +160,14 @@ def _with_state(
     saved = saved_state(directory, checkpoints, run, algorithm, learner.schema, discard=discard)
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
-    require_memory(algorithm.held, learner.schema.size)
-    host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic)
+    kept = algorithm.held + bool(learner.count("validation"))  # the model of the best round beside them
+    require_memory(kept, learner.schema.size)
+    host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic, scaling=learner.scaling)
+    write_best(host, directory, host.workspace.best)  # of the checkpoint; rounds after it are undone
+    host.workspace.delivered = DeliveredFile(directory.root)
     notes = list(problems_of(graph, peer_id, host.state.model_bytes, settings.upload_limit, settings.download_limit))
     notes += notes_of(checkpoints, run, incarnations)
-    if full := disk_note(directory.root, 4 * learner.schema.size * len(host.workspace.models)):
+    if full := disk_note(directory.root, 4 * learner.schema.size * kept):
         notes.append(full)
     return Assembled(
         host=host,

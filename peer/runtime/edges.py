@@ -8,7 +8,7 @@ import socket
 from functools import partial
 from pathlib import Path
 
-from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap import Graph, split_address
 from coordinator_free_bootstrap.routes import offered_at, offers, relayed_by
 from peer.wire import convert
 from peer.wire.client import NeighborLink
@@ -67,6 +67,12 @@ class Edges:
     def service(self) -> Path:
         """The unix socket on which the peer must serve too: neighbors that call it over tunnels come in there."""
         return self._folder.service
+
+    @property
+    def ports(self) -> set[int]:
+        """The TCP ports at which neighbors are dialed."""
+        addresses = (self._graph.node(neighbor).address for neighbor in self._graph.neighbors(self._peer_id))
+        return {split_address(address)[1] for address in addresses if address}
 
     def route(self, neighbor: int) -> str:
         """Return how a neighbor is called: ``direct``, ``proxy HOST:PORT``, ``tunnel`` or ``via peer N``."""

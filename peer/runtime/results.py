@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 
 from coordinator_free_bootstrap.errors import AloneError, ConfigError, DivergedError, LocalProtocolError, PeerError
-from peer.algorithms.workspace import Workspace
-from peer.core.averaging import Vector
+from peer.algorithms.final_phase import final_predictor
+from peer.algorithms.predictor import PERSONALIZED, Best, Predictor
 from peer.core.schema import Schema
 from peer.host import PeerHost
-from peer.learning.combined import CONFIDENT, PREDICTORS
-from peer.learning.model_about import CLUSTER, PERSONALIZED, model_metadata, together
-from peer.store.files import write_json
+from peer.learning.model_about import BEST, CLUSTER, model_metadata, together
+from peer.store.files import storage_errors, write_json
 from peer.store.model_file import save_model
 from peer.store.records import StartFields, Summary
 from peer.store.state_dir import StateDir
@@ -51,7 +51,7 @@ def write_results(
     models: bool = True,
     error: BaseException | None = None,
 ) -> None:
-    """Write all models that travel or predict, the personalized one (of a completed run) and the summary.
+    """Write what travels of each slot, what predicts, the personalized model (of a completed run) and the summary.
 
     Args:
         host: the peer.
@@ -68,19 +68,21 @@ def write_results(
     run, manifest, workspace = host.state, host.manifest, host.workspace
     name = algorithm or manifest.algorithm
     metadata = {
-        **model_metadata(workspace.learner, manifest, len(run.graph.nodes)),  # type: ignore[arg-type]
-        "algorithm": name,
-        "peer_id": str(run.peer_id),
+        **_metadata(host, name),
         "rounds_completed": str(run.round.index),
         "predictor": str(host.last_round.get("predictor", PERSONALIZED)),
     }
+    sent = {spec.name for spec in host.format.schema.tensors}
+    private = [spec.name for spec in workspace.learner.schema.tensors if spec.name not in sent]
     for slot in range(host.algorithm.slots if models else 0):
-        about = metadata | {"role": f"{CLUSTER} {slot}"}
-        save_model(state_dir.cluster_model(slot), workspace.models.model(slot), host.format.schema, about)
+        about = metadata | {"role": f"{CLUSTER} {slot}"} | ({"private": json.dumps(private)} if private else {})
+        part = workspace.models.part.of(workspace.models.model(slot))
+        save_model(state_dir.cluster_model(slot), part, host.format.schema, about)
     if models and workspace.personalized is not None:
-        vector, schema, weights = predictor_of(workspace, metadata["predictor"])
-        about = metadata | {"role": PERSONALIZED} | ({"weights": json.dumps(weights)} if weights else {})
-        save_model(state_dir.personalized_model, vector, schema, about)
+        found = final_predictor(host.algorithm, workspace, metadata["predictor"]).kept()
+        _save(state_dir.personalized_model, found, workspace.learner.schema, metadata | {"role": PERSONALIZED})
+    if models and workspace.personalized is not None:
+        write_best(host, state_dir, workspace.best)
     summary: Summary = {
         "peer_id": run.peer_id,
         "status": status,
@@ -102,27 +104,56 @@ def write_results(
     }
     if "metrics" in host.last_round:
         summary["metrics"] = host.last_round["metrics"]
+    if workspace.best is not None:
+        summary |= {"best_round": workspace.best.round_index, "metric_best": workspace.best.value}
+    if "model_tests" in host.last_round:
+        summary["model_tests"] = host.last_round["model_tests"]
     write_json(state_dir.summary, summary)
 
 
-def predictor_of(workspace: Workspace, predictor: str) -> tuple[Vector, Schema, list[float]]:
-    """Return what the run's final metric was measured with: one model, or all models that predict together, and their weights.
+def write_best(host: PeerHost, state_dir: StateDir, best: Best | None) -> None:
+    """Write the model of the best round, atomically, if there is one; else remove that of rounds that are undone.
 
-    Models of weight 0 do not count in a mixture, and are left out.
+    Raises:
+        StorageError: it cannot be written or removed.
     """
-    schema, personalized = workspace.learner.schema, workspace.personalized
-    assert personalized is not None  # of a completed run
-    if predictor not in PREDICTORS:
-        return personalized, schema, []
-    mixture = workspace.state.mixture
-    slots = [slot for slot, weight in enumerate(mixture) if weight > 0 or predictor == CONFIDENT]
-    vector, names = together([workspace.models.model(slot) for slot in slots], schema)
-    return vector, names, [mixture[slot] for slot in slots]
+    if best is None:
+        with storage_errors("remove", state_dir.best_model):
+            state_dir.best_model.unlink(missing_ok=True)
+        return
+    about = {
+        **_metadata(host),
+        "role": BEST,
+        "best_round": str(best.round_index),
+        "metric_validation": json.dumps(best.value),
+        "rounds_completed": str(min(best.round_index + 1, host.manifest.rounds)),
+        "predictor": best.predictor.how,
+    }
+    _save(state_dir.best_model, best.predictor, host.workspace.learner.schema, about)
+
+
+def _save(path: Path, predictor: Predictor, schema: Schema, about: dict[str, str]) -> None:
+    """Write one model, or all models that predict together with their weights."""
+    vector = predictor.models[0]
+    if predictor.weights:
+        vector, schema = together(predictor.models, schema)
+        about = about | {"weights": json.dumps(list(predictor.weights))}
+    save_model(path, vector, schema, about)
+
+
+def _metadata(host: PeerHost, algorithm: str | None = None) -> dict[str, str]:
+    """Return what all model files of a peer say."""
+    run, manifest, learner = host.state, host.manifest, host.workspace.learner
+    return {
+        **model_metadata(learner, manifest, len(run.graph.nodes)),  # type: ignore[arg-type]
+        "algorithm": algorithm or manifest.algorithm,
+        "peer_id": str(run.peer_id),
+    }
 
 
 def start_fields(host: PeerHost, task: Task) -> StartFields:
     """Return the fields of the history's first line that every backend writes."""
-    host.metric, host.more_metrics = task.reported(), task.more_metrics
+    host.workspace.metric, host.more_metrics = task.reported(), task.more_metrics
     fields: StartFields = {
         "peer_id": host.peer_id,
         "notes": host.algorithm.notes(host.workspace),

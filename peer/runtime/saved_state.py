@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -25,8 +25,19 @@ log = logging.getLogger("peer")
 _Count = Annotated[int, Field(ge=0)]
 
 
+class _BestState(BaseModel):
+    """The form of `peer.algorithms.predictor.Best.state`."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    round_index: _Count
+    value: float
+    how: Literal["personalized_model", "mixture", "confident"]
+    weights: list[float]
+
+
 class _EngineState(BaseModel):
-    """The form of `peer.core.state.State.checkpoint`."""
+    """The form of `peer.core.state.State.checkpoint`, and what the host adds to it."""
 
     model_config = ConfigDict(strict=True)
 
@@ -38,6 +49,9 @@ class _EngineState(BaseModel):
     incarnations: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
     totals: dict[str, float]
     refusals: dict[str, int]
+    waited_rounds: _Count = 0
+    missed: list[Annotated[list[int], Field(min_length=2, max_length=2)]] = []
+    best: _BestState | None = None
 
 
 def state_files(
@@ -150,9 +164,13 @@ def _problem(saved: Checkpoint, algorithm: Algorithm, schema: Schema) -> str:
         return f"has an engine state that is not valid ({printable(where)}: {printable(first['msg'])})"
     except CheckpointCorrupt as error:
         return f"is not of this release: {printable(str(error), 500)}"
+    best = saved.arrays_of("best")
+    count = max(1, len(saved.state["best"]["weights"])) if saved.state.get("best") else 0
+    wrong = [name for name, model in best.items() if model.dtype != np.float32 or model.shape != (schema.size,)]
+    if wrong or best.keys() != {str(number) for number in range(count)}:
+        return f"has wrong models of the best round: expected {count} of float32 [{schema.size}], got {sorted(best)}"
     for slot in range(algorithm.held):
-        size = (algorithm.travelling(schema) if slot < algorithm.slots else schema).size
-        model = saved.arrays.get(f"slot/{slot}")
+        size, model = schema.size, saved.arrays.get(f"slot/{slot}")
         if model is None or model.dtype != np.float32 or model.shape != (size,):
             actual = "nothing" if model is None else f"{model.dtype} {list(model.shape)}"
             return f"has a wrong slot/{slot}: expected float32 [{size}], got {actual}"

@@ -24,6 +24,7 @@ from coordinator_free_bootstrap.errors import (
 )
 from coordinator_free_bootstrap.strict_json import printable
 from peer import failpoints
+from peer.algorithms.predictor import Best
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.arrivals import Arrival
@@ -36,7 +37,8 @@ from peer.runtime.edges import Edges
 from peer.runtime.partials import PartialCheckpoints
 from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
-from peer.runtime.results import start_fields
+from peer.runtime.results import start_fields, write_best
+from peer.store.forks import close_connections_in_children
 from peer.store.history import HistoryWriter
 from peer.store.records import ProcessStatus
 from peer.wire.limits import WireLimits
@@ -101,6 +103,8 @@ class AsyncioWorld:
         self._wire_bytes_before = 0
         self._certificates_logged: set[tuple[int, str]] = set()
         self._slow_logged: set[int] = set()  # neighbors
+        best = self.host.workspace.best
+        self._best_round = best.round_index if best else None  # of the file, which `assemble` has written
         self._ended = False
         self.host.connect(self)
 
@@ -128,6 +132,7 @@ class AsyncioWorld:
         )
         try:
             port = await server.start()
+            close_connections_in_children([port, *self._edges.ports])
             self._edges.open()
             self.record("start", self._start_fields(port))
             if on_listening:
@@ -195,6 +200,7 @@ class AsyncioWorld:
         await _ended("a connection to a neighbor", self._edges.close())
         for pool in (self._compute, self._fold, self._disk):
             pool.shutdown(wait=True, cancel_futures=True)
+        self.host.workspace.delivered.drop()
         self.history.close()
 
     # ---- events and tasks -----------------------------------------------------------------------------------------------
@@ -443,13 +449,21 @@ class AsyncioWorld:
         began, problem = time.monotonic(), ""
         arrays, round_index = checkpoint.arrays, checkpoint.round_index
         try:
-            await self._on(self._disk, self.parts.checkpoints.save, round_index, arrays, checkpoint.state)
+            await self._on(self._disk, self._save, checkpoint)
         except StorageError as error:
             problem = str(error)
         size_bytes = sum(array.nbytes for array in arrays.values())
         fields = {"round_index": round_index, "seconds": time.monotonic() - began, "bytes": size_bytes}
         self.record("checkpoint", fields | {"error": problem or None})
         self.post(ev.CheckpointWritten(round_index, problem))
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, then the file of its best model; after a crash in between, the next start writes that file."""
+        self.parts.checkpoints.save(checkpoint.round_index, checkpoint.arrays, checkpoint.state)
+        best = Best.of(checkpoint)
+        if best is not None and best.round_index != self._best_round:
+            write_best(self.host, self.parts.state_dir, best)
+            self._best_round = best.round_index
 
     # ---- history and log ------------------------------------------------------------------------------------------------
 

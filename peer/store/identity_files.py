@@ -14,6 +14,7 @@ from coordinator_free_bootstrap.errors import CheckpointCorrupt, Option, Storage
 from coordinator_free_bootstrap.identity import INCARNATION_MAX, next_incarnation
 from coordinator_free_bootstrap.ordinary_file import content_of
 from peer.store.files import seal, storage_error, storage_errors, unseal, write_atomic
+from peer.store.forks import close_in_children, keep_in_children
 from peer.store.system import OPEN_FLAGS, read_at, try_lock
 
 FILE_BYTES_MAX = 4096  # it has about 100
@@ -104,6 +105,7 @@ class StateLock:
             os.lseek(handle, 0, os.SEEK_SET)
             os.write(handle, f"{os.getpid()}\n".encode())
             self._handle = handle
+            close_in_children(handle)
 
     def _try_lock(self, handle: int) -> bool:
         for attempt in range(self._attempts):
@@ -116,6 +118,7 @@ class StateLock:
     def release(self) -> None:
         """Release the lock; no effect if it is not held."""
         if self._handle is not None:
+            keep_in_children(self._handle)
             os.close(self._handle)
             self._handle = None
 

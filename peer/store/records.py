@@ -53,6 +53,7 @@ Time = Annotated[str, AfterValidator(_iso)]
 PeerId = Annotated[int, Field(ge=0, le=ID_MAX)]
 PeerIds = Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 Small = Annotated[int, Field(ge=0, le=2**53)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Metrics = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
@@ -69,6 +70,19 @@ Confusion = Annotated[  # [true cluster][label]: samples
 ]
 
 
+class ModelTest(TypedDict, total=False):
+    """The test of one model: which, and its result or why there is none, a word of `peer.core.model_tests.REASONS`."""
+
+    model_of: Required[PeerId]
+    slot: Count
+    round_index: Count
+    metric_value: Number | None
+    loss: Number | None
+    metrics: Metrics
+    missing: Word
+
+
+ModelTests = Annotated[list[ModelTest], Field(max_length=ENTRIES_MAX)]
 ArrivalRows = SkipValidation[Sequence[Sequence[int]]]  # readers check them by hand, as a history has many
 MoreMetrics = Annotated[list[MetricRecord], Field(max_length=MORE_METRICS_MAX)]
 
@@ -185,6 +199,20 @@ class ResultFields(TypedDict, total=False):
             "the same of the model that travels, where the evaluation model is a personal one, or several models predict"
         ),
     ]
+    metric_validation: Annotated[
+        Number | None,
+        observable(
+            "the same of what predicts on the validation samples, where the peer has some: it chooses the best round"
+        ),
+    ]
+    best_round: Annotated[
+        Count | None,
+        observable(
+            "round with the best `metric_validation` so far, the earliest of equal ones; its model is `models/best.safetensors`. "
+            "The number of rounds: the model after the final phase"
+        ),
+    ]
+    metric_best: Annotated[Number | None, observable("`metric_validation` of that round")]
     metric_train: Annotated[
         Number | None,
         Entry(
@@ -195,6 +223,12 @@ class ResultFields(TypedDict, total=False):
     loss: Annotated[Number | None, observable("mean loss of the evaluation model on the test set", prometheus="gauge")]
     train_loss: Annotated[Number | None, observable("mean training loss", prometheus="gauge")]
     train_numbers: Annotated[OwnNumbers | None, Entry("of an own training loop, by name, from `Trained.numbers`")]
+    learning_rate: Annotated[
+        Number | None,
+        observable(
+            "of the round's training: `run.learning_rate` by its schedule, halved by each restore", prometheus="gauge"
+        ),
+    ]
     metrics: Annotated[
         Metrics | None,
         observable(
@@ -290,6 +324,13 @@ class FinalFields(TypedDict, total=False):
     metric_before_final: Annotated[Number | None, Entry("before the final phase")]
     metric_after_final: Annotated[Number | None, Entry("after it")]
     final_share: Annotated[Number | None, Entry("weight of the personalized model, where the final phase has a guard")]
+    model_tests: Annotated[
+        ModelTests | None,
+        Entry(
+            "tests on this peer's test set of each model that a neighbor delivered in the last round, and of the own one offered "
+            "then: `model_of` (peer), `slot`, `round_index`, `metric_value`, `loss`, `metrics`; or `missing`, a word, see below"
+        ),
+    ]
 
 
 class EndLine(Line, ResultFields, CompletedField, FinalFields, total=False):
@@ -334,8 +375,34 @@ class CaughtUpLine(Line, total=False):
     to_round: Annotated[Count | None, Entry("the round with which it continues")]
 
 
+class ScalingLine(Line, total=False):
+    """The numbers of all sites on which the peers have agreed, with shared scaling; once in each incarnation."""
+
+    kind: Required[Literal["scaling"]]
+    digest: Annotated[Required[Text], Entry("SHA-256 of the numbers of all sites; equal at all peers")]
+    samples: Annotated[
+        Required[Annotated[dict[PeerKey, Count], Field(max_length=ENTRIES_MAX)]],
+        Entry("of the training set of each peer, by id"),
+    ]
+    classes: Annotated[
+        dict[PeerKey, list[Count]] | None,
+        Entry("samples of each class in it, where each sample has one of known classes"),
+    ]
+    columns: Annotated[list[Text] | None, Entry("names of the features, of a table")]
+    mean: Annotated[list[Number] | None, Entry("of each feature over all sites")]
+    deviation: Annotated[list[Number] | None, Entry("of each feature over all sites; 0: it is constant")]
+
+
 HistoryLine = (
-    StartLine | RoundLine | NeighborLine | RefusedLine | CheckpointLine | CaughtUpLine | LeaveLine | EndLine
+    StartLine
+    | ScalingLine
+    | RoundLine
+    | NeighborLine
+    | RefusedLine
+    | CheckpointLine
+    | CaughtUpLine
+    | LeaveLine
+    | EndLine
 )  # distinguished by ``kind``
 KINDS: Mapping[str, type] = {get_args(get_type_hints(each)["kind"])[0]: each for each in get_args(HistoryLine)}
 
@@ -372,8 +439,11 @@ class Summary(TypedDict, total=False):
     cluster_index: Annotated[Count | None, Entry("as in the `end` line")]
     true_cluster: Annotated[Count | None, Entry("null if not known")]
     metric: Annotated[MetricRecord | None, Entry("see *The metric*, with its last `value`")]
+    best_round: Annotated[Count | None, Entry("as in the `end` line, where the peer has validation samples")]
+    metric_best: Annotated[Number | None, Entry("as in the `end` line, where the peer has validation samples")]
     loss: Annotated[Number | None, Entry("as in the `end` line")]
     metrics: Annotated[Metrics | None, Entry("as in the `end` line, where the task has more metrics")]
+    model_tests: Annotated[ModelTests | None, Entry("as in the `end` line")]
     totals: Annotated[dict[str, Count] | None, Entry("counters of the run that are not 0")]
     refusals: Annotated[dict[Word, Count] | None, Entry("refused messages by code")]
     storage_error: Annotated[str | None, Entry("a message, or empty")]
@@ -385,7 +455,6 @@ class Summary(TypedDict, total=False):
 
 # ---- the status ---------------------------------------------------------------------------------------------------------
 
-PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -399,6 +468,7 @@ class HostStatus(TypedDict):
         unchanged_s: seconds since stage or round last changed.
         deadline_s: seconds until the round closes without the models that are missing then; None if it does not wait.
         metric: of the task, and its last value; `more_metrics`: its others.
+        best_round: with the best value on the validation samples, where the peer has some; `metric_best`: that value.
     """
 
     peer_id: PeerId
@@ -419,6 +489,8 @@ class HostStatus(TypedDict):
     silent_s: Annotated[dict[PeerKey, Seconds | None], Field(max_length=ENTRIES_MAX)]
     metric: MetricRecord
     more_metrics: NotRequired[MoreMetrics]
+    best_round: NotRequired[Count | None]
+    metric_best: NotRequired[Number | None]
     cluster_index: Count | None
     totals: Annotated[dict[Word, Count], Field(max_length=100)]
     refusals: Annotated[dict[Word, Count], Field(max_length=100)]
@@ -474,7 +546,9 @@ STATES: Mapping[str, RunStatus] = {
     "running": RunStatus("the start, or a round, is in progress", note="still running; the numbers are preliminary"),
     "completed": RunStatus("all rounds are done", ends=True),
     "alone": RunStatus(
-        "as completed, but without any neighbor in most rounds, or without any model folded", ends=True, down=True
+        "as completed, but without any neighbor in most rounds, or without any model folded; or ended by `run.start.wait_for`",
+        ends=True,
+        down=True,
     ),
     "left": RunStatus("asked to leave", ends=True, note="stopped before the end of the run; started again, it resumes"),
     "refused": RunStatus("refused by every neighbor", ends=True, down=True),

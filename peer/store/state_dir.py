@@ -64,6 +64,11 @@ class StateDir:
         """The final model for use on this peer."""
         return self.models / "personalized.safetensors"
 
+    @property
+    def best_model(self) -> Path:
+        """The model of the best round by the validation metric."""
+        return self.models / "best.safetensors"
+
     def set_aside(self, *, history: bool = True) -> Path:
         """Move the state of a run to ``discarded-1``, ``discarded-2``, ... in this folder, and return where to.
 

@@ -20,7 +20,7 @@ from coordinator_free_bootstrap.validation import unknown_name
 from peer.core.metric import MORE_METRICS_MAX, Metric
 from peer.tasks.dealt import DealtTask
 from peer.tasks.effect import refuse_unused_options
-from peer.tasks.preprocessing import Preprocessing
+from peer.tasks.preprocessing import SHARED, Preprocessing
 from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Kind
 from peer.tasks.shard_file import load_shard_file
@@ -240,11 +240,7 @@ def as_task(loaded: object, manifest: Manifest) -> Task:
         raise TaskError(
             f"task: {manifest.task}: more_metrics: expected at most {MORE_METRICS_MAX} metrics, got {count}"
         )
-    if not isinstance(loaded.preprocessing, Preprocessing | None):
-        raise TaskError(
-            f"task: {manifest.task}: preprocessing: expected a Preprocessing, or None, got a "
-            f"{type(loaded.preprocessing).__name__}"
-        )
+    loaded = _with_preprocessing(loaded, manifest)
     facts: object = loaded.facts
     if not isinstance(facts, Mapping) or not all(isinstance(text, str) for entry in facts.items() for text in entry):
         raise TaskError(f"task: {manifest.task}: facts: expected a dict from text to text, got {facts!r}")
@@ -257,3 +253,16 @@ def as_task(loaded: object, manifest: Manifest) -> Task:
             f"{names!r}"
         )
     return loaded
+
+
+def _with_preprocessing(task: Task, manifest: Manifest) -> Task:
+    """Return the task with its preprocessing as an object; raises TaskError for another value."""
+    found: object = task.preprocessing
+    if found == "shared":
+        task = copy.copy(task)  # the user's object may be loaded again
+        object.__setattr__(task, "preprocessing", SHARED)  # also where the class is a frozen dataclass
+    elif not isinstance(found, Preprocessing | None):
+        raise TaskError(
+            f"task: {manifest.task}: preprocessing: expected a Preprocessing, 'shared', or None, got {found!r}"
+        )
+    return task

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coordinator_free_bootstrap.meaning import CONSTANT, RAW, SCALED, Meaning
+from coordinator_free_bootstrap.meaning import CONSTANT, OWN, RAW, SCALED, Meaning
 from coordinator_free_bootstrap.user_file import digest_of_code
 from peer.core.schema import Schema
 from peer.tasks.arrays import Inputs, is_stored
@@ -64,10 +64,10 @@ def _classes(task: Task, shard: Shard | None) -> tuple[str, ...] | int | None:
     return None if task.classes is None else int(task.classes)
 
 
-def _form(task: Task, shard: Shard | None) -> str | None:
+def _form(task: Task, shard: Shard | None) -> str:
     """Return the form of one target; labels of elements may have other sizes at other peers."""
     if shard is None:
-        return None
+        return OWN
     shape = list(shard.train_y.shape[1:])
     if task.kind == "classification":
         return "one label" if not shape else f"labels with {len(shape)} axes"
@@ -80,6 +80,9 @@ def _scaling(task: Task, shard: Shard | None) -> dict[str, Any]:
     used = own or common
     if used is None:
         return {}
+    if used.shared is not None:
+        least = f"mean and deviation of all sites, each of {used.shared.samples_min} samples or more"
+        return {**_columns(used), "divisor": used.divisor, "scaling": least}
     centered = bool(np.any(used.mean) or np.any(np.not_equal(used.std, 1.0)))
     fields = {
         **_columns(used),

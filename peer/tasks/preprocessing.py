@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,36 @@ from coordinator_free_bootstrap.errors import TaskError
 from peer.tasks.columns import Columns
 from peer.tasks.pictures import read_picture
 
-__all__ = ["PIXELS", "RAW", "Nested", "Preprocessing", "of_channels", "precision", "read_picture"]
+__all__ = ["PIXELS", "RAW", "SHARED", "Nested", "Preprocessing", "Shared", "of_channels", "precision", "read_picture"]
+SAMPLES_MIN = 10  # of a site: the sums of fewer samples say much about each of them
 FLOAT32_INTEGER_MAX = 2**24  # float32 has every integer up to it
 Nested = float | Sequence[Any]  # a number, or nested lists of numbers, of a shape that broadcasts to one sample
+
+
+@dataclass(frozen=True)
+class Shared:
+    """That mean and deviation are those of the training samples of all sites (`peer.tasks.sites`).
+
+    Attributes:
+        samples_min: training samples that each site has at least; a site with fewer does not start.
+        sites: whose numbers they are; 0: the peers have not agreed yet, and inputs are raw.
+        samples: of these sites.
+    """
+
+    samples_min: int = SAMPLES_MIN
+    sites: int = 0
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            TaskError: one is no count, or ``samples_min`` is below 2.
+        """
+        for name, least in (("samples_min", 2), ("sites", 0), ("samples", 0)):
+            value: object = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise TaskError(f"preprocessing: {name}: expected an integer of {least} or more, got {value!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +57,7 @@ class Preprocessing:
         columns: names of the columns of a table, in the order of the model's inputs; None for other inputs.
         table: how the cells of a table's raw columns became these columns; None: they are numbers, or there is no table.
         reading: what was detected or converted when the raw data were read, for people; None: nothing.
+        shared: set where mean and deviation are those of all sites; None: they are the task's, or of one site's samples.
 
     Raises:
         TaskError: a value is not a finite number, or a divisor is not positive.
@@ -45,6 +73,7 @@ class Preprocessing:
     columns: tuple[str, ...] | None = None
     table: Columns | None = None
     reading: str | None = None
+    shared: Shared | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -85,11 +114,20 @@ class Preprocessing:
     @override
     def __str__(self) -> str:
         """Return the function as text."""
+        if self.shared is not None:
+            of = f"{self.shared.samples} samples of {self.shared.sites} sites"
+            when = "all sites, agreed before round 0" if self.is_pending else of
+            return f"(raw - mean) / std, mean and deviation of {when}"
         if not self.changes_values:
             return "none: raw samples are the inputs of the model"
         divided = "raw" if self.divisor == 1.0 else f"raw / {self.divisor:g}"
         centered = np.any(self.mean) or not np.all(np.equal(self.std, 1.0))
         return f"({divided} - mean) / std" if centered else divided
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the peers have still to agree on mean and deviation; until then `apply` leaves the inputs raw."""
+        return self.shared is not None and not self.shared.sites
 
     @property
     def changes_values(self) -> bool:
@@ -99,17 +137,20 @@ class Preprocessing:
     def apply(self, raw: np.ndarray) -> np.ndarray:
         """Return inputs of the model for raw inputs [n, ...], as a new float32 array.
 
-        Integers whose values do not change (token ids) stay integers, int64. Masked values stay masked.
+        Integers whose values do not change (token ids) stay integers, int64. Masked values stay masked. While mean and
+        deviation are pending, the raw values are returned, in float64 where float32 could not distinguish them.
 
         Raises:
             TaskError: mean or std do not fit the shape of a sample.
         """
-        if not self.changes_values and np.issubdtype(raw.dtype, np.integer):
+        if not self.changes_values and not self.is_pending and np.issubdtype(raw.dtype, np.integer):
             return np.array(raw, np.int64)
         self.check_shape(raw.shape[1:])
         dtype = precision(raw)
         make: Any = np.ma.array if isinstance(raw, np.ma.MaskedArray) else np.array
         inputs: np.ndarray = make(raw, dtype=dtype)
+        if self.is_pending:
+            return inputs
         if self.divisor != 1.0:
             inputs /= dtype(self.divisor)
         if np.any(self.mean) or not np.all(np.equal(self.std, 1.0)):
@@ -152,6 +193,8 @@ class Preprocessing:
         more: dict[str, Any] = {} if self.reading is None else {"reading": self.reading}
         if self.table is not None:
             more["table"] = self.table.to_json()
+        if self.shared is not None:
+            more["shared"] = asdict(self.shared)
         return json.dumps({**self.scale(), "columns": self.columns, **more})
 
     @classmethod
@@ -164,13 +207,15 @@ class Preprocessing:
         try:
             fields: Any = json.loads(text)
             needed = {"divisor", "mean", "std", "columns"}
-            if not isinstance(fields, dict) or not needed <= fields.keys() <= needed | {"table", "reading"}:
+            if not isinstance(fields, dict) or not needed <= fields.keys() <= needed | {"table", "reading", "shared"}:
                 raise ValueError("other keys")
             if fields["columns"] is not None and not isinstance(fields["columns"], list):
                 raise ValueError("columns that are no list")
             if "table" in fields:
                 fields["table"] = Columns.from_json(fields["table"])
-        except (ValueError, RecursionError) as error:
+            if "shared" in fields:
+                fields["shared"] = Shared(**fields["shared"])
+        except (TypeError, ValueError, RecursionError) as error:
             raise TaskError(
                 f"preprocessing: expected an object with divisor, mean, std, columns, got {text[:80]!r} ({error})"
             ) from error
@@ -184,6 +229,7 @@ def precision(raw: np.ndarray) -> type[np.floating]:
 
 
 RAW = Preprocessing()
+SHARED = Preprocessing(shared=Shared())
 PIXELS = Preprocessing(divisor=255.0)
 
 

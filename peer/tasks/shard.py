@@ -129,7 +129,8 @@ class Shard:
     def checked(self, kind: Kind, classes: int | None) -> Shard:
         """Return the shard with checked arrays: float32, or integers that torch has.
 
-        Stored arrays stay as they are; their values are checked when they are read.
+        Stored arrays stay as they are; their values are checked when they are read. While scaling is pending, float64 inputs stay
+        float64.
 
         Args:
             kind: labels of samples become int64, targets of regression and multilabel float32.
@@ -145,9 +146,10 @@ class Shard:
                 f"shard: class_names: expected one name for each of the {classes} classes, got {len(self.class_names)}"
             )
         arrays: dict[str, Any] = {}
+        wide = self.preprocessing is not None and self.preprocessing.is_pending
         for name, part in _PARTS:
             x, y = self.part(part)
-            arrays[f"{name}_x"] = _inputs(f"{name}_x", x)
+            arrays[f"{name}_x"] = _inputs(f"{name}_x", x, wide)
             arrays[f"{name}_y"] = _targets(f"{name}_y", y, kind, classes)
             if count(x) != count(y):
                 raise ShardError(
@@ -187,7 +189,7 @@ class Shard:
         return values.astype(np.int64)
 
 
-def _inputs(name: str, x: Inputs) -> Inputs:
+def _inputs(name: str, x: Inputs, wide: bool) -> Inputs:
     if isinstance(x, Mapping):
         if not x or not all(isinstance(key, str) and key.isidentifier() for key in x):
             raise ShardError(f"shard: {name}: expected arguments of the model's forward, got the names {list(x)}")
@@ -196,7 +198,8 @@ def _inputs(name: str, x: Inputs) -> Inputs:
         if len(set(counts.values())) > 1:
             raise ShardError(f"shard: {name}: expected equally many samples under each name, got {counts}")
         return arrays
-    return _array(name, x, 2)
+    checked = _array(name, x, 2)
+    return np.asarray(x) if wide and getattr(x, "dtype", None) == np.float64 else checked
 
 
 def _array(name: str, x: Any, axes: int) -> Any:

@@ -51,6 +51,8 @@ class Task(ABC):
         class_names: name of each label, which `peer predict` prints; None: the numbers are printed.
         preprocessing: how `load_shard` scales raw inputs, if it is the same for all peers, else it stands in the `Shard`.
             Model files hold it and `peer predict` applies it. None: not declared, so `peer predict` refuses raw inputs.
+            "shared", or a `Preprocessing` with ``shared``: raw rows are scaled by mean and deviation of the training samples of
+            all peers, on which they agree before round 0 (docs/data.md).
         facts: what else all peers must have in common, as text by name: units, the tokenizer. Neighbors refuse other facts.
         more_metrics: name and direction of what `measure` returns beside the metric.
         metric_name: name of the result of `metric`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from coordinator_free_bootstrap.manifest import Manifest
@@ -22,5 +23,7 @@ def training_data(task: Task, peer_id: int, manifest: Manifest) -> Any:
     data, share = data_of(task, peer_id), algorithm_named(manifest.algorithm).validation_share
     if not share or not isinstance(data, Shard):
         return data
+    if task.preprocessing is not None and task.preprocessing.is_pending:
+        data = replace(data, preprocessing=data.preprocessing or task.preprocessing)  # raw float64 stays float64
     seed = derive_seed(manifest.data_seed, "validation", peer_id)
     return data.checked(task.kind, task.classes).holding_out(share, seed)

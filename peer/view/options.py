@@ -1,10 +1,11 @@
-"""The options of the page of a run: of `peer watch`, and the arguments of `peer.watch`; each declared here only."""
+"""Options of the page of a run (`peer watch`, arguments of `peer.watch`), and of its models; each declared here only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, TypedDict
 
+import typer
 from pydantic import Field
 
 from coordinator_free_bootstrap.errors import UsageError
@@ -17,6 +18,12 @@ REPLACED = {
     "host": ("listen", "[HOST:]PORT"),
     "names": ("name", "NAME"),
 }
+
+
+BestModel = Annotated[
+    bool,
+    typer.Option("--best", help="Use the model of the round with the best metric on the peer's validation samples."),
+]
 
 
 class PageOptions(TypedDict, total=False):

@@ -31,6 +31,7 @@ from peer.core.messages import (
     PullRequest,
     PushReply,
     Select,
+    Statistics,
 )
 from peer.wire import convert, frames
 from peer.wire.access import refusal_of
@@ -171,9 +172,11 @@ class NeighborLink:
         return convert.unpack_acknowledgement(await self._ask("Heartbeat", convert.pack_heartbeat(heartbeat)))
 
     async def control(self, message: Control) -> Refusal | None:
-        """Send a selection or a pass; return the neighbor's refusal."""
+        """Send a selection, a pass or the numbers of sites; return the neighbor's refusal."""
         if isinstance(message, Select):
             reply = await self._ask("Select", convert.pack_select(message))
+        elif isinstance(message, Statistics):
+            reply = await self._ask("Statistics", convert.pack_statistics(message))
         else:
             reply = await self._ask("Pass", convert.pack_pass(message))
         return convert.unpack_acknowledgement(reply)

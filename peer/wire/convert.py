@@ -32,6 +32,7 @@ from peer.core.messages import (
     PullRequest,
     PushReply,
     Select,
+    Statistics,
 )
 from peer.wire.frames import Frame
 from peer.wire.generated import peer_pb2
@@ -140,6 +141,17 @@ def unpack_pass(data: bytes) -> Pass:
 def pack_pass(message: Pass) -> bytes:
     """Write a PassRequest."""
     return _message(peer_pb2.PassRequest, message).SerializeToString()
+
+
+def unpack_statistics(data: bytes) -> Statistics:
+    """Read a StatisticsRequest; raises RemoteProtocolError MALFORMED or NON_FINITE."""
+    message = parse(peer_pb2.StatisticsRequest, data)
+    return Statistics(sender=message.sender, incarnation=message.incarnation, numbers=_numbers(message, NUMBERS_MAX))
+
+
+def pack_statistics(message: Statistics) -> bytes:
+    """Write a StatisticsRequest."""
+    return _message(peer_pb2.StatisticsRequest, message).SerializeToString()
 
 
 def unpack_acknowledgement(data: bytes) -> Refusal | None:

@@ -14,7 +14,13 @@ from peer.wire.proxy import HttpProxy
 from peer.wire.security import ChannelOptions
 
 SERVICE = "peer.v1.PeerService"
-RETRIED = ("Heartbeat", "Select", "Pass", "Status")  # unary calls that gRPC retries: repeating them changes nothing
+RETRIED = (
+    "Heartbeat",
+    "Select",
+    "Pass",
+    "Statistics",
+    "Status",
+)  # unary calls that gRPC retries: repeating them changes nothing
 UNARY = ("Hello", *RETRIED)
 TUNNELS = ("OfferTunnel", "UseTunnel")
 # Reach a neighbor soon after it starts or restarts; each attempt to a dead one costs a refused connection.

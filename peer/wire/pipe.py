@@ -22,7 +22,7 @@ PIPE_BYTES_MAX = 256 << 10  # read from a socket at once
 SOCKET_BUFFER_BYTES = 1 << 20
 BROKEN = (OSError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, RemoteProtocolError)
 
-Budget = Callable[[int], Awaitable[None]]  # waits until a number of bytes may be carried
+ByteBudget = Callable[[int], Awaitable[None]]  # waits until a number of bytes may be carried
 
 
 async def join_socket(local: socket.socket, stream: Stream, first: bytes | None = None) -> None:
@@ -38,7 +38,7 @@ async def join_socket(local: socket.socket, stream: Stream, first: bytes | None 
         await _until_one_ends(_from_socket(local, stream), _to_socket(local, stream, first))
 
 
-async def join_streams(one: Stream, other: Stream, budget: Budget, most: int) -> None:
+async def join_streams(one: Stream, other: Stream, budget: ByteBudget, most: int) -> None:
     """Carry frames between two streams until one of them ends, those of more than ``most`` bytes in parts.
 
     At a low rate a long frame would be silence at the receiver, and then many bytes at once.
@@ -61,7 +61,7 @@ async def _to_socket(local: socket.socket, stream: Stream, frame: bytes | None) 
         frame = await stream.read()
 
 
-async def _forward(source: Stream, target: Stream, budget: Budget, most: int) -> None:
+async def _forward(source: Stream, target: Stream, budget: ByteBudget, most: int) -> None:
     while (frame := await source.read()) is not grpc.aio.EOF:
         for part in _parts(frame, most):
             await budget(len(part))

@@ -67,6 +67,7 @@ class PeerServicer:
             "Heartbeat": unary(self.heartbeat),
             "Select": unary(self.select),
             "Pass": unary(self.pass_),
+            "Statistics": unary(self.statistics),
             "PushModel": unary(self.push),
             "PullModel": stream(self.pull),
             "Status": unary(self.status),
@@ -94,6 +95,10 @@ class PeerServicer:
     async def pass_(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Take a pass."""
         return await self._acknowledge(context, convert.unpack_pass, self._handler.control)
+
+    async def statistics(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
+        """Take the numbers of sites."""
+        return await self._acknowledge(context, convert.unpack_statistics, self._handler.control)
 
     async def push(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Take one model."""

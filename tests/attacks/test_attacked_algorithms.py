@@ -90,11 +90,8 @@ CASES = {
             ({"numbers": (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)}, MALFORMED),
         ],
     ),
-    "perfedavg": Case({"algorithm": "perfedavg"}, private=0, header=[({"slot": 1}, SLOT)]),
-    **{
-        name: Case({"algorithm": name}, header=[({"slot": 1}, SLOT)])
-        for name in ("fedrep", "pfedme", "ditto", "apfl", "dpsgd")
-    },
+    **{name: Case({"algorithm": name}, private=0, header=[({"slot": 1}, SLOT)]) for name in ("fedrep", "perfedavg")},
+    **{name: Case({"algorithm": name}, header=[({"slot": 1}, SLOT)]) for name in ("pfedme", "ditto", "apfl", "dpsgd")},
     "dpfl": Case({"algorithm": "dpfl", "aggregation": None}, header=[({"slot": 1}, SLOT)]),  # it reads no aggregation
     "cgpfl": Case(
         {"algorithm": "cgpfl", "options": {"sketch_size": 4}},

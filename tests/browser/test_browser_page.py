@@ -230,8 +230,11 @@ def test_accessibility_rules_find_nothing_serious(tab, page, recorded, theme):
         state = {"collaborators": [(peer_id + 1) % 6], "mixture": [0.25, 0.75]}
         recorded.write(peer_id, "round", **recorded.line(peer_id, 11), state=state)
     recorded.write(2, "neighbor", neighbor=1, state="dead", reason="silent")
+    recorded.done += 1
+    ended_with_tests(recorded)
     with page(recorded.directory) as link:
         tab.open(link())
+        assert tab.find("#matrix").is_displayed()
         if tab.script("return document.documentElement.dataset.theme") != theme:
             tab.find("#theme").click()
         tab.click('#table tr[data-peer="1"] button')
@@ -354,6 +357,61 @@ def test_the_collaboration_graph_is_shown_where_peers_choose(tab, page, recorded
         tab.wait(lambda: tab.text("#panel [data-field=averages_models_of]") == "1", "the peer's page names its choice")
         tab.seek(1)
         assert not tab.find("#collaboration").is_displayed()
+
+
+def ended_with_tests(run):
+    """Let all peers of a run end, with tests of neighbors' models: those of peer 5 are missing."""
+    for peer_id in run.graph.ids:
+        tests = [
+            {"model_of": other, "missing": "dead"}
+            if other == 5 != peer_id
+            else {
+                "model_of": other,
+                "slot": 0,
+                "round_index": 2,
+                "metric_value": 0.9 - 0.1 * abs(other - peer_id),
+                "loss": 1.0,
+            }
+            for other in sorted({peer_id, *run.graph.neighbors(peer_id)})
+        ]
+        last = run.line(peer_id, run.done - 1)
+        run.write(peer_id, "end", rounds_completed=run.done, metric_value=last["metric_value"], model_tests=tests)
+    run.close()
+
+
+def test_the_matrix_of_tests_is_shown_after_the_end(tab, page, recorded):
+    recorded.complete(3)
+    with page(recorded.directory) as link:
+        tab.open(link())
+        assert not tab.find("#matrix").is_displayed()
+        ended_with_tests(recorded)
+        tab.wait(lambda: tab.find("#matrix").is_displayed(), "the peers have ended")
+        assert tab.texts("#matrix thead th") == [f"data {i}" for i in (0, 2, 4, 1, 3, 5)], "by true cluster"
+        assert tab.texts("#matrix tbody tr:first-child > *") == ["model 0", "0.900", "", "", "0.800", "", "0.400"]
+        assert tab.texts("#matrix .missing") == ["dead", "dead"]
+        assert tab.text("#matrix-note").startswith("accuracy, mean 0.900 of own models, 0.760 of neighbors'.")
+        tab.click('#table tr[data-peer="0"] button')
+        field = "#panel [data-field=tested_models_of]"
+        tab.wait(lambda: "5:\u00a0dead" in tab.text(field), "the page of the peer has its tests")
+        tab.seek(1)
+        tab.wait(lambda: not tab.find("#matrix").is_displayed() and not tab.text(field), "no tests before the end")
+
+
+def test_a_matrix_of_many_peers_is_a_picture(tab, page, tmp_path):
+    run = Recorded(tmp_path / "many", peers=24, rounds=3)
+    run.complete(3)
+    ended_with_tests(run)
+    with page(run.directory) as link:
+        tab.open(link())
+        assert tab.find("#matrix canvas").is_displayed() and not tab.find("#matrix table").is_displayed()
+        script = """
+        const canvas = document.querySelector('#matrix canvas'), size = canvas.width;
+        const pixels = canvas.getContext('2d').getImageData(0, 0, size, size).data;
+        const at = (row, column) => pixels.slice(4 * (row * size + column), 4 * (row * size + column) + 3).join();
+        return [size, at(0, 0), at(1, 1), at(0, 1), at(14, 14), at(14, 2)];
+        """
+        size, first, second, blank, fifth, dead = tab.script(script)  # 12 even peers, then the odd ones: 5 is in row 14
+        assert size == 24 and first == second == fifth != blank and dead not in (first, blank)
 
 
 def test_rounds_alone_are_shown_where_status_and_report_name_them(tab, page, recorded):

@@ -58,6 +58,7 @@ READERS = (
     convert.unpack_heartbeat,
     convert.unpack_select,
     convert.unpack_pass,
+    convert.unpack_statistics,
     convert.unpack_acknowledgement,
     convert.unpack_push_reply,
     convert.unpack_pull,

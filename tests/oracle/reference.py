@@ -3,11 +3,13 @@
 One loop over peers and rounds: no engine, no messages, no model store. It uses the given learner and the arithmetic of
 `peer.core.averaging`, in the runtime's order (docs/architecture.md): arrivals in the order of neighbor ids. Arrivals for a slot
 that the peer trains are collected in a second average, whose first arrival is copied, and merged with the trained model at the
-end of the round. Arrivals for other slots are folded in place.
+end of the round. Arrivals for other slots are folded in place. With private parameters whole models are averaged all the same,
+and each peer then puts its own values back.
 """
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.graph import Graph
-from coordinator_free_bootstrap.manifest import factor_and_period
+from coordinator_free_bootstrap.learning_rates import schedule_of
 from coordinator_free_bootstrap.schedule import edge_is_up, is_active
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms.learner import TrainingPlan
@@ -103,6 +105,14 @@ class Reference:
         """Return an option of the algorithm."""
         return self.manifest.options.get(name, default)
 
+    def private(self, peer: ReferencePeer) -> np.ndarray:
+        """Return which values of a model never leave a peer, bool [d]."""
+        mask = [
+            np.full(spec.size, any(fnmatch.fnmatchcase(spec.name, each) for each in self.manifest.private_parameters))
+            for spec in peer.learner.schema.tensors
+        ]
+        return np.concatenate(mask)
+
     def initial_models(self, i: int, learner: Any) -> list[Vector]:
         """Initial models: equal at all peers (DFCA-GI), or drawn by each peer with ``initialization = "local"`` (DFCA-LI)."""
         path = (i,) if self.option("initialization", "global") == "local" else ()
@@ -122,17 +132,17 @@ class Reference:
         if m.algorithm == "dfca":
             peer.cluster = self.nearest(peer) if peer.cluster is None else peer.cluster
             slot = peer.cluster
-        factor, period = factor_and_period(m.learning_rate_decay)
         peer.models[slot], _ = peer.learner.train(
             peer.models[slot],
             TrainingPlan(
                 epochs=m.local_epochs,
                 seed=derive_seed(m.seed, "train", peer.peer_id, t, slot),
-                learning_rate=m.learning_rate * factor ** (t // period),
+                learning_rate=m.learning_rate * schedule_of(m.learning_rate_schedule).share(t, m.rounds),
                 momentum=m.momentum,
                 weight_decay=m.weight_decay,
                 optimizer=m.optimizer,
-                batch_size=m.batch_size,
+                unit=m.local_unit,
+                batch_size=m.step_samples,
             ),
         )
         peer.trained = [slot]
@@ -181,7 +191,7 @@ class Reference:
         else:
             aside, total = collect(arrivals, self.batch)
             merge(own, aside, 1.0 if self.mix == "uniform" else max(0.0, 1.0 - total), total, self.batch)
-        peer.models[slot] = own
+        peer.models[slot] = np.where(self.private(peer), peer.models[slot], own)
 
     def relay(self, t: int) -> None:
         """Relay warm-up of DFCA: mixing steps of the models of every cluster, each weighted by its mass."""
@@ -214,6 +224,8 @@ class Reference:
             own, weight = own_share * masses[i][slot], 0.0
             if arrivals:
                 aside, weight = collect(arrivals, self.batch)
-                merge(peer.models[slot], aside, own, weight, self.batch)
+                mixed = peer.models[slot].copy()
+                merge(mixed, aside, own, weight, self.batch)
+                peer.models[slot] = np.where(self.private(peer), peer.models[slot], mixed)
             result.append(own + weight)
         return result

@@ -46,7 +46,7 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
     models = final_models(directory / "simulated", graph)
     same_models(processes.models(), models)
     real, simulated = (build_report(place).values for place in (processes.directory, directory / "simulated"))
-    for key in ("metric_mean", "cluster_ari", "rounds", "models_sent", "models_folded", "payload_bytes_sent"):
+    for key in ("metric_mean", "cluster_ari", "rounds", "models_sent", "models_folded", "payload_bytes_sent", "matrix"):
         assert real[key] == simulated[key], key
     return models
 
@@ -85,10 +85,22 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
         pytest.param(
             {"algorithm": "ditto", "momentum": 0.5, "optimizer_state": "keep"}, id="ditto-kept-momentum", marks=SLOW
         ),
+        pytest.param(
+            {"algorithm": "dfedavg", "local_unit": "step", "local_epochs": 5, "batch_size": [32, 10]}
+            | {"optimizer": "adamw", "weight_decay": 0.1, "optimizer_state": "keep"}
+            | {"learning_rate": 0.01, "learning_rate_schedule": "cosine:end=0.1,warm_up=1"},
+            id="dfedavg-steps-cosine-kept-adamw",
+        ),
         pytest.param({"algorithm": "apfl", "encoding": "int8"}, id="apfl-int8", marks=SLOW),
         pytest.param({"algorithm": "fedrep", "screening": {"clip": 0.5}}, id="fedrep-clip", marks=SLOW),
         pytest.param(
-            {"algorithm": "fedrep", "options": {"joint": True}, "gradient_clip": 1.0}, id="fedper", marks=SLOW
+            {"algorithm": "dfedavg", "private_parameters": ["3.*"], "gradient_clip": 1.0}, id="fedper", marks=SLOW
+        ),
+        pytest.param({"algorithm": "dfca", "private_parameters": ["3.*"]}, id="dfca-private"),
+        pytest.param(
+            {"algorithm": "dfedavg", "private_parameters": ["*.bias"], "encoding": "delta_top10"},
+            id="dfedavg-private-deltas",
+            marks=SLOW,
         ),
         pytest.param({"algorithm": "perfedavg", "batch_size": 30}, id="perfedavg", marks=SLOW),
         pytest.param({"algorithm": "dpsgd", "dynamic_edges": 0.2}, id="dpsgd-dynamic", marks=SLOW),

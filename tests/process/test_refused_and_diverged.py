@@ -117,6 +117,7 @@ def test_peer_that_trained_alone_says_so_everywhere_and_ends_with_its_own_exit_c
     assert code == AloneError.exit_code == 51
     assert "round 0 was without any neighbor: training alone (peer 1 unknown)" in errors
     assert "trained alone: 4 of 4 rounds were without any neighbor" in errors
+    assert "peer 1 took part in 0 of 4 rounds of this peer" in errors
     summary = json.loads((tmp_path / "peer-0" / "summary.json").read_text())
     assert (summary["status"], summary["exit_code"], summary["totals"]["rounds_alone"]) == ("alone", 51, 4)
     assert (tmp_path / "peer-0" / "models" / "personalized.safetensors").is_file()
@@ -124,6 +125,22 @@ def test_peer_that_trained_alone_says_so_everywhere_and_ends_with_its_own_exit_c
     assert (values["state"], values["rounds_alone"]) == ("alone", 4)
     (row,) = values["peers"]
     assert (row["status"], row["exit_code"], row["alone"], row["rounds_alone"]) == ("alone", 51, True, 4)
+
+
+def test_with_everyone_no_peer_starts_without_a_neighbor_and_the_next_start_with_all_completes(tmp_path: Path) -> None:
+    ports = free_ports(3)
+    short = graph_of(ports, start={"wait_for": "everyone", "deadline_s": 2.0})
+    for code, errors in [ended(p) for p in [start(tmp_path, i, short) for i in (0, 1)]]:
+        assert code == AloneError.exit_code
+        assert "waiting up to 2 s for neighbors" in errors and "and ends then if one is missing" in errors
+        assert "not started: neighbors [" in errors and "peer 2 unknown" in errors
+    for peer_id in (0, 1):
+        summary = json.loads((tmp_path / f"peer-{peer_id}" / "summary.json").read_text())
+        assert (summary["status"], summary["exit_code"], summary["rounds_completed"]) == ("alone", 51, 0)
+    whole = graph_of(ports, start={"wait_for": "everyone", "deadline_s": 100.0})
+    for code, errors in [ended(p) for p in [start(tmp_path, i, whole) for i in whole.ids]]:
+        assert code == 0, errors
+        assert "not started" not in errors and "starting without" not in errors
 
 
 def test_peer_that_must_not_train_alone_ends_without_a_round(tmp_path: Path) -> None:

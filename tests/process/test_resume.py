@@ -51,7 +51,8 @@ def undisturbed(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathFactor
 
 KEPT = {
     **{"rounds": 4, "kind": "complete", "algorithm": "dpfl", "options": {"budget": 2}},
-    **{"optimizer": "adam", "learning_rate": 0.01, "optimizer_state": "keep"},
+    **{"optimizer": "adamw", "weight_decay": 0.1, "learning_rate": 0.01, "optimizer_state": "keep"},
+    **{"local_unit": "step", "local_epochs": 5, "batch_size": [30, 8], "learning_rate_schedule": "cosine:warm_up=1"},
 }
 
 
@@ -60,6 +61,16 @@ def undisturbed_dpfl(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathF
     with Bed(warm_parent, tmp_path_factory.mktemp("dpfl"), **KEPT) as run:
         run.finish()
         assert any(line["state"]["collaborators"] for line in run.history(VICTIM, "round")), "it averages with nobody"
+        return run.models()
+
+
+PRIVATE = {"rounds": 4, "algorithm": "dfca", "private_parameters": ["3.*"], "encoding": "delta_int8"}
+
+
+@pytest.fixture(scope="module")
+def undisturbed_private(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Models]:
+    with Bed(warm_parent, tmp_path_factory.mktemp("private"), **PRIVATE) as run:
+        run.finish()
         return run.models()
 
 
@@ -94,7 +105,11 @@ def test_kill_at_any_point_changes_no_bit(bed: Make, undisturbed: dict[int, Mode
 
 @pytest.mark.parametrize(
     ("failpoint", "resumed_from"),
-    [pytest.param("fold.end=kill@3", None, marks=pytest.mark.slow), ("close.begin=kill@3", 2)],
+    [
+        pytest.param("fold.end=kill@3", None, marks=pytest.mark.slow),
+        ("close.begin=kill@3", 2),
+        ("persist.end=kill@2", 2),
+    ],
 )
 def test_kill_changes_no_bit_with_a_kept_optimizer_and_chosen_collaborators(
     bed: Make, undisturbed_dpfl: dict[int, Models], failpoint: str, resumed_from: int | None
@@ -105,6 +120,17 @@ def test_kill_changes_no_bit_with_a_kept_optimizer_and_chosen_collaborators(
     invariants.completed(run)
     invariants.check(run)
     same_models(undisturbed_dpfl, run.models())
+    assert "best.safetensors" in run.models()[VICTIM]
+
+
+@pytest.mark.parametrize("failpoint", ["train.end=kill@3", pytest.param("fold.end=kill@5", marks=pytest.mark.slow)])
+def test_kill_changes_no_bit_of_private_tensors(
+    bed: Make, undisturbed_private: dict[int, Models], failpoint: str
+) -> None:
+    run = bed(**PRIVATE, failpoints={VICTIM: failpoint})
+    _restart(run)
+    invariants.completed(run)
+    same_models(undisturbed_private, run.models())
 
 
 @pytest.mark.parametrize("lost", ["send.answer=lose@3", pytest.param("send.answer=lose@4-6", marks=pytest.mark.slow)])

@@ -24,6 +24,7 @@ from peer.core.messages import (
     Phase,
     PullRequest,
     Select,
+    Statistics,
 )
 from peer.core.schema import Schema, TensorSpec
 from peer.wire import convert, frames
@@ -214,6 +215,7 @@ HELLO = Hello(
 HEARTBEAT = Heartbeat(2, 7, 3, Phase.LEAVING)
 SELECT = Select(2, 7, 3, 4, Numbers.of(0.5, -2.0))
 PASS = Pass(2, 7, 3, 1, Numbers.of(1e300))
+STATISTICS = Statistics(1, 7, Numbers.of(1, [2.0, 0.5]))
 HEADER = ModelHeader(2, 7, 3, 0, 1, 0, 2, 100, 0.25, 1 << 40, "bfloat16", numbers=Numbers.of(1.5))
 REPLY = Refusal(RefusalCode.NON_FINITE, "a NaN")
 STATUS: dict[str, Any] = {"peer_id": 3, "phase": "running", "metric_value": 0.5}
@@ -228,6 +230,7 @@ MESSAGES: list[tuple[Reader, bytes, Any]] = [
     (convert.unpack_heartbeat, convert.pack_heartbeat(HEARTBEAT), HEARTBEAT),
     (convert.unpack_select, convert.pack_select(SELECT), SELECT),
     (convert.unpack_pass, convert.pack_pass(PASS), PASS),
+    (convert.unpack_statistics, convert.pack_statistics(STATISTICS), STATISTICS),
     (
         convert.unpack_acknowledgement,
         convert.pack_acknowledgement(Refusal(RefusalCode.NO_HANDSHAKE, "no hello")),

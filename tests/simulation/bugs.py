@@ -32,8 +32,10 @@ from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import Stage
 from peer.core.state import State
+from peer.core.waiting import Start
 from peer.host import receiving as receiving_module
 from peer.host import sending as sending_module
+from peer.host.host import PeerHost
 from peer.host.receiving import Receiving
 from tests.simulation.network import Network
 
@@ -468,3 +470,25 @@ def what_a_lost_tunnel_carried_is_taken_as_delivered(original, network, push, at
         push.sender_done = True
         push.sender.answered(push, Outcome.FOLDED)
     original(network, push, at_once)
+
+
+# ---- the start ----------------------------------------------------------------------------------------------------------
+
+
+@plant(Start, "fails")
+def everyone_is_waited_for_until_the_deadline_only(original, start, now):
+    return None
+
+
+# ---- the tests of the last round's models ------------------------------------------------------------------------------
+
+
+@plant(Receiving, "_is_tested")
+def a_model_of_an_earlier_round_is_tested(original, receiving, header):
+    return header.step == 0
+
+
+@plant(PeerHost, "checkpoint")
+def a_restart_after_the_last_round_loses_the_tests(original, host, effect):
+    kept = original(host, effect)
+    return replace(kept, state={**kept.state, "model_tests": []})

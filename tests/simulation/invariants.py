@@ -1,4 +1,4 @@
-"""The invariants I1 to I13 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
+"""The invariants I1 to I16 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
 
 What can be said of one engine alone stands in `peer.core.invariants`, which every step of a simulation checks too.
 
@@ -16,6 +16,10 @@ I9  the result of a round depends on what was folded, in which order, and on not
 I10 the payloads of a slot add up to its models, up to half a step of the encoding
 I12 where peers ask for models, only those of a neighbor that was asked in the round are folded, or offered to one that asks
 I13 in lockstep, work reads the numbers that a neighbor's pass of the same step carries
+I14 private tensors have values that only the peer's own training gave them; no exchange and no catching up makes others
+I15 with run.start.wait_for = "everyone" a run begins with all neighbors, or not at all
+I16 at its end a peer names itself and every neighbor: with the test of exactly those models that it has folded in the first step
+    of its last round (recomputed), or with a reason why it has none
 I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
 L1  every peer of the healed core finishes within a bound, and no round of it waits for its deadline
 L2  consensus: in its own test
@@ -48,8 +52,9 @@ from peer.core.averaging import Vector, fold
 from peer.core.encoding import DELTAS
 from peer.core.liveness import NeighborState
 from peer.core.lockstep import Lockstep
-from peer.core.messages import ModelHeader, Numbers, Pass, PushReply
+from peer.core.messages import ModelHeader, Numbers, Pass, PushReply, Statistics
 from peer.core.model_store import SnapshotKey
+from peer.core.model_tests import REASONS
 from peer.core.stages import EXCHANGE, Stage
 from peer.zoo.algorithms.centers import OwnNearCenters
 from tests.oracle import encodings
@@ -77,7 +82,8 @@ class InvariantViolation(AssertionError):
 class Shadow:
     """What one process should hold of the round it is in."""
 
-    base: list[Vector] = field(default_factory=list)  # the local sample of each slot
+    base: list[Vector] = field(default_factory=list)  # the local sample of each slot, of what travels
+    private: list[bytes] = field(default_factory=list)  # the private tensors of each slot, before the work
     deferred: frozenset[int] = frozenset()
     folded: dict[int, list[tuple[Vector, float]]] = field(default_factory=lambda: defaultdict(list))
     tensors_busy: bool = False  # assign, close and the like are under way: nothing may be folded
@@ -88,11 +94,14 @@ class Shadow:
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # incarnation and round of each neighbor
     caught_up: int = -1  # the round in which pulls were sent
     pulled: set[int] = field(default_factory=set)  # neighbors whose pulled models were there before the last event
-    centers: list[Vector] = field(default_factory=list)  # the models at the round's start
+    centers: list[Vector] = field(default_factory=list)  # what travels of the models at the round's start
     observed: list[tuple[int, Vector, float]] | None = None  # what a fold gives to the models, while it runs
     exact: NDArray[np.float64] | None = None  # what it should give
     unsent: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by slot: what payloads have left out so far
     encoded: set[SnapshotKey] = field(default_factory=set)
+    delivered: dict[tuple[int, int], tuple[int, Vector]] = field(
+        default_factory=dict
+    )  # to its last round: sender, slot
     kept: dict[tuple[int, int], Vector] = field(default_factory=dict)  # by sender and slot: the last folded model
 
 
@@ -110,7 +119,16 @@ class Checker:
         self.final: dict[int, list[Vector]] = {}
         self.furthest = 0  # the highest round of any honest peer so far
         self.history: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        self.delivered: dict[
+            int, dict[tuple[int, int], tuple[int, Vector]]
+        ] = {}  # of the last time that the last round closed
+        self.tests: dict[int, list[dict[str, Any]]] = {}
         self.told: dict[tuple[int, int, int], set[Numbers]] = defaultdict(set)  # by sender, round and step
+        self.scalings: list[dict[str, Any]] = []  # the line of each process that knows the numbers of all sites
+        self.statistics: list[Numbers] = []  # each message of them
+        self.began: dict[int, float] = {}  # when each peer first began a round
+        self.ends: dict[int, str] = {}  # how the last process of each peer ended
+        self.logged: list[tuple[str, str]] = []  # level and text
         self.selections = Selections(self) if world.manifest.algorithm == "fedspd" else None
 
     def mark(self, name: str) -> None:
@@ -147,6 +165,7 @@ class Checker:
         """A process has read its disk."""
         engine = process.engine
         self.shadows[process] = Shadow(round_index=engine.round_index, incarnation=engine.state.incarnation)
+        self.shadows[process].private = private_of(process)
         loaded = process.checkpoint.round_index if process.checkpoint else 0
         self.require(engine.round_index == loaded, "I7", f"resumed at {engine.round_index}, the disk holds {loaded}")
         if process.checkpoint:
@@ -156,7 +175,15 @@ class Checker:
         """A process is gone."""
         self.world.ended(process)
         del self.shadows[process]
-        gave_up = process.ended_as == "alone" and self.world.manifest.start.wait_for == "never_alone"
+        self.ends[process.peer_id] = process.ended_as
+        sites = process.engine.state.sites
+        wait_for = self.world.manifest.start.wait_for
+        gave_up = process.ended_as == "alone" and (
+            wait_for in ("never_alone", "everyone") or (sites is not None and bool(sites.missing))
+        )
+        gave_up &= process.engine.round_index < self.world.manifest.rounds
+        if gave_up and wait_for == "everyone":
+            self.mark("not started without everyone")
         if process.ended_as in ("completed", "alone") and not gave_up:
             self.final[process.peer_id] = [
                 process.workspace.models.model(s) for s in range(len(process.workspace.models))
@@ -211,6 +238,7 @@ class Checker:
                 self.require(not back, "I7", f"{process.peer_id} sees {n} go back to round {neighbor.round_index}")
                 seen[n] = now
         self._limits(process)
+        self._note_start(process, effects)
         if self.selections:
             self.selections.after(process, event, effects)
         if isinstance(event, ev.Tick):
@@ -222,10 +250,26 @@ class Checker:
                 shadow.caught_up = engine.round_index
             if isinstance(effect, do.Work) and effect.kind == "assign":
                 self._nobody_lags(process, shadow)
+                self._begins_with_everyone(process, effect.round_index)
             if isinstance(effect, do.Record) and effect.kind == "neighbor":
                 self._back_by_an_answer(process, shadow, event, effect.fields)
                 if world.healed_at is not None:
                     self._no_false_death(process, effect.fields)
+
+    def _begins_with_everyone(self, process: Process, round_index: int) -> None:
+        state = process.engine.state
+        if round_index == 0 and not state.resumed and self.world.manifest.start.wait_for == "everyone":
+            absent = [
+                n for n, each in state.neighbors.items() if not (each.liveness.is_live or state.has_finished(each))
+            ]
+            self.require(not absent, "I15", f"{process.peer_id} begins without {absent}")
+
+    def _note_start(self, process: Process, effects: list[do.Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, do.SendControl) and isinstance(effect.message, Statistics):
+                self.statistics.append(effect.message.numbers)
+            if isinstance(effect, do.Work):
+                self.began.setdefault(process.peer_id, self.world.now)
 
     def _limits(self, process: Process) -> None:
         most_open, offered = LIMITS.streams_per_neighbor, process.engine.state.arrivals.offered
@@ -271,9 +315,18 @@ class Checker:
         world = self.world
         if kind != "round":
             self.mark(f"record neighbor {fields['state']}" if kind == "neighbor" else f"record {kind}")
+            if kind == "scaling":
+                self.scalings.append(fields)
+                self.require(
+                    fields["digest"] == self.scalings[0]["digest"], "S1", "two peers agreed on different numbers"
+                )
             if kind == "caught_up":
                 self._skips_to_a_real_round(process, fields)
+            if kind == "end":
+                self._tests_what_came(process, fields)
             return
+        if fields["round_index"] + 1 == world.manifest.rounds:
+            self.delivered[process.peer_id] = self.shadows[process].delivered
         self.history[process.peer_id].append(fields)
         if fields.get("missing"):
             self.mark("closed without a neighbor")
@@ -299,6 +352,30 @@ class Checker:
         self.furthest = max([self.furthest, *(p.engine.round_index for p in self.shadows if not p.machine.lies)])
         found, t = self.furthest, fields["to_round"]
         self.require(t <= found, "L9", f"{process.peer_id} skips to round {t}; honest peers have reached {found}")
+
+    def _tests_what_came(self, process: Process, fields: dict[str, Any]) -> None:
+        """The tests of a peer that ends."""
+        manifest, neighbors = self.world.manifest, self.world.graph.neighbors(process.peer_id)
+        if not process.algorithm.steps(manifest.rounds - 1) or not neighbors:
+            self.require("model_tests" not in fields, "I16", "tests without an exchange")
+            return
+        self.tests[process.peer_id] = tests = fields["model_tests"]
+        named = {test["model_of"] for test in tests}
+        self.require(named == {process.peer_id, *neighbors}, "I16", f"{process.peer_id} names {sorted(named)}")
+        came = self.delivered.get(process.peer_id, {})
+        found = {(t["model_of"], t["slot"]): t for t in tests if "slot" in t and t["model_of"] != process.peer_id}
+        self.require(found.keys() == came.keys(), "I16", f"{process.peer_id} tests {[*found]}, folded were {[*came]}")
+        for place, (round_index, model) in came.items():
+            test, learner = found[place], process.workspace.learner
+            self.require(test["round_index"] == round_index, "I16", f"{test} is of round {round_index}")
+            if model.size == learner.schema.size:
+                loss = learner.evaluate(model).loss
+                self.require(test["loss"] == loss, "I16", f"{process.peer_id} finds {test}, the loss is {loss}")
+                self.mark("tested a neighbor's model")
+        for test in tests:
+            if "missing" in test:
+                self.require(test["missing"] in REASONS, "I16", f"no such reason: {test}")
+                self.mark(f"no test: {test['missing']}")
 
     # ---- models ---------------------------------------------------------------------------------------------------
 
@@ -409,6 +486,8 @@ class Checker:
         key = (header.sender, header.round_index, header.step, header.slot)
         self.require(key not in process.lineage, "I2", f"peer {process.peer_id} folds {key} twice")
         process.lineage.add(key)
+        if process.engine.round_index + 1 == self.world.manifest.rounds and header.step == 0:
+            shadow.delivered[header.sender, header.slot] = header.round_index, shadow.exact.astype(np.float32)
         late = header.round_index < process.engine.round_index
         self._was_asked(process, effect.header.sender)
         self.mark("folded late" if late else "folded")
@@ -491,12 +570,21 @@ class Checker:
         if effect.kind == "train":
             private = range(process.algorithm.slots, process.algorithm.held)
             for slot in {*process.workspace.state.trained, *private}:
-                shadow.base[slot] = models.model(slot).copy()
+                shadow.base[slot] = models.part.of(models.model(slot)).copy()
         else:
-            shadow.base = [models.model(slot).copy() for slot in range(len(models))]
+            shadow.base = [models.part.of(models.model(slot)).copy() for slot in range(len(models))]
+        self._private_stays(process, shadow, effect)
         if effect.kind == "assign":
             shadow.deferred = process.algorithm.deferred_slots(process.workspace.state, effect.round_index)
-            shadow.centers = [models.model(slot).copy() for slot in range(len(models))]
+            shadow.centers = [models.part.of(models.model(slot)).copy() for slot in range(len(models))]
+
+    def _private_stays(self, process: Process, shadow: Shadow, effect: do.Work) -> None:
+        private = private_of(process)
+        if effect.kind in ("end_step", "close", "adopt") and any(private):
+            known = set(private) <= set(shadow.private)
+            self.require(known, "I14", f"{process.peer_id}: {effect.kind} makes other private tensors")
+            self.mark("private tensors stay")
+        shadow.private = private
 
     def _own_model_counts(self, process: Process, algorithm: OwnNearCenters) -> None:
         """The local sample of a center is the peer's own model, unless it takes no part."""
@@ -561,7 +649,8 @@ class Checker:
     def _compare(self, process: Process, shadow: Shadow) -> None:
         who = f"peer {process.peer_id}, round {process.workspace.round_index}"
         for slot, (mean, exact, low, high) in enumerate(self._expected):
-            model = process.workspace.models.model(slot)
+            models = process.workspace.models
+            model = models.part.of(models.model(slot))
             scale = max(float(np.abs(low).max()), float(np.abs(high).max()), 1e-3)
             error = float(np.abs(model - mean).max())
             self.require(error <= 4 * EPS * scale, "I1", f"{who}, slot {slot}: off by {error:.3g} at scale {scale:.3g}")
@@ -591,7 +680,17 @@ class Checker:
     def at_the_end(self) -> None:
         """The core has finished."""
         for i in self.world.core:
-            self.require(i in self.final, "L1", f"peer {i} did not complete")
+            done = i in self.final or self.world.machines[i].too_late
+            self.require(done, "L1", f"peer {i} did not complete")
+
+
+def private_of(process: Process) -> list[bytes]:
+    """Return the private tensors of each slot."""
+    models = process.workspace.models
+    mask = np.ones(models.size, bool)
+    for place in models.part.places:
+        mask[place] = False
+    return [models.model(slot)[mask].tobytes() for slot in range(len(models))]
 
 
 def connected(process: Process, neighbor: int) -> int:

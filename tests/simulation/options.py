@@ -52,6 +52,7 @@ class Options:
     core_loses: int = 0  # peers that stay dead in the second phase
     liars: tuple[int, ...] = ()  # peers that claim rounds to come, and answer no pull
     constants: Constants = DEFAULTS
+    shared: bool = False  # the peers agree on a scaling before round 0
 
     @property
     def faultless(self) -> bool:
@@ -111,7 +112,8 @@ def draw(seed: int) -> Options:
         weather=weather,
         actions=tuple(actions),
         safety_s=rng.uniform(0.5, 1.5) * (2 + graph.manifest.rounds * (train_s[1] + 0.3)),
-        core_loses=rng.choice((0, 0, 0, 1)) if peers > 2 else 0,
+        # without everyone no run begins: what stays dead may be missing
+        core_loses=rng.choice((0, 0, 0, 1)) * (run.start.wait_for != "everyone") if peers > 2 else 0,
         liars=_liars(seed, graph),
         constants=constants,
     )
@@ -226,6 +228,8 @@ def _run(rng: Random, seed: int) -> tuple[Manifest, Constants]:
     }
     receives, ahead = rng.choice((1, 2, 2, 4)), rng.choice((1, 2, 2))
     constants = Constants(concurrent_receives=receives, rounds_ahead=ahead, stale_rounds=stale_rounds)
+    if Random(f"{seed}:complete start").random() < 0.08:
+        run["start"]["wait_for"] = "everyone"
     return manifest(**run, **_screening(seed)), constants
 
 

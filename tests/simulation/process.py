@@ -67,6 +67,7 @@ class Process(Probe):
             resume,
             clock=lambda: self.world.now,
             constants=world.options.constants,
+            scaling=machine.scaling(),
         )
         self.host.connect(self)
         self.host.probe = self
@@ -150,7 +151,8 @@ class Process(Probe):
     # ---- operator -------------------------------------------------------------------------------------------------
 
     def log(self, line: do.Log) -> None:
-        """Nobody reads the log."""
+        """Keep the line for a test."""
+        self.world.checker.logged.append((line.level, line.message))
 
     def record(self, kind: str, fields: dict[str, Any]) -> None:
         """Give a line of the history to the checker."""

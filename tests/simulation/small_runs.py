@@ -16,6 +16,7 @@ from tests.simulation.options import Options, manifest
 from tests.simulation.trainer import QuadraticLearner
 from tests.simulation.world import EPOCH_S, Machine, World
 
+PRIVATE = {"private_parameters": ["head.*"]}
 RUNS = {
     "plain": {},
     "batch": {"aggregation": "batch"},
@@ -35,6 +36,13 @@ RUNS = {
     "dfedavg, partners, participation": {"algorithm": "dfedavg", "options": {"partners": 2}, "participation": 0.6},
     "dfedavg, partners, dynamic edges": {"algorithm": "dfedavg", "options": {"partners": 2}, "dynamic_edges": 0.4},
     "local": {"algorithm": "local"},
+    "private": PRIVATE,
+    "private, batch": PRIVATE | {"aggregation": "batch"},
+    "private, metropolis": PRIVATE | {"mix": "metropolis"},
+    "private, relay": PRIVATE | {"options": {"warmup_rounds": 3, "relay_steps": 3}},
+    "private, participation": PRIVATE | {"participation": 0.5},
+    "private, dfedavg": PRIVATE | {"algorithm": "dfedavg"},
+    "private, dfedavg, uniform, batch": PRIVATE | {"algorithm": "dfedavg", "mix": "uniform", "aggregation": "batch"},
     "late arrivals are folded": {"stale_weight": 0.5},
 }
 SELECTS = {"u_min": 0.4, "align_every": 2, "sketch_size": 16}  # each cluster, now and then
@@ -59,9 +67,8 @@ def assert_equals_reference(world: World) -> None:
     """Compare every model of every peer, bit for bit."""
     m = world.manifest
     selecting = m.algorithm == "fedspd"
-    learners = {
-        i: QuadraticLearner(i, m.clusters, world.options.size, m.seed, mixed=selecting) for i in world.graph.ids
-    }
+    shape = {"mixed": selecting, "parts": bool(m.private_parameters)}
+    learners = {i: QuadraticLearner(i, m.clusters, world.options.size, m.seed, **shape) for i in world.graph.ids}
     reference = run_fedspd if selecting else run_reference
     for i, peer in reference(world.graph, learners).items():
         for slot, model in enumerate(peer.models):
@@ -86,6 +93,7 @@ KILLED_ASKING = (
     "dfedavg, partners",
     "dfedavg, partners, dynamic edges",
 )
+KILLED_PRIVATE = ("private", "private, relay", "private, batch", "private, dfedavg")
 KILLED_SELECTING = ("fedspd", "fedspd, broadcast", "fedspd, metropolis", "fedspd, warm")
 
 

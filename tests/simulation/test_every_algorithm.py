@@ -23,7 +23,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedspd": {"u_min": 0.4, "align_every": 2, "sketch_size": 16},
     "pfedme": {"strength": 1.0},
     "fedsoft, select": {"variant": "select"},
-    "fedrep, joint": {"joint": True},
     "blend, relay": {"initialization": "global"},
     "dfca, seeds": {"initialization": "seeds"},
     "dpfl": {"budget": 2, "rebuild_every": 2},  # rounds in which peers ask, and others of many steps
@@ -41,6 +40,10 @@ NEEDED: dict[str, dict[str, Any]] = {
     "dpfl, shares": {"clusters": 1, "learning_rate": 0.1},
     "cgpfl, one": {"clusters": 1},
 }  # of ``run``
+PRIVATE = sorted(name for name in algorithms() if name not in ("fedrep", "local"))  # fedrep has a private head anyway
+for each in PRIVATE:
+    OPTIONS[f"{each}, private"] = OPTIONS.get(each, {})
+    NEEDED[f"{each}, private"] = NEEDED.get(each, {}) | {"private_parameters": ["head.*"]}
 NAMES = sorted({*algorithms(), *OPTIONS})
 
 
@@ -65,11 +68,13 @@ def test_kill_and_restart_of_a_peer_changes_no_bit_of_any_model(name: str, seed:
     killed.kill_twice(victim, latest_s=2.5)
     killed.run()
     assert killed.machines[victim].lives > 1
+    assert bool(killed.checker.marks["private tensors stay"]) == (plain(name) == "fedrep" or name.endswith(", private"))
     rests = [not is_active(seed, t, victim, participation) for t in range(6)]
     assert any(rests) == (participation < 1) and not all(rests), "choose another seed"
     for i, models in calm.checker.final.items():
         for slot, (one, other) in enumerate(zip(models, killed.checker.final[i], strict=True)):
             assert np.array_equal(one, other), f"peer {i}, slot {slot}"
+    assert killed.checker.tests == calm.checker.tests, "the tests of the last round's models"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,9 +13,13 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.learner import ABILITIES, TrainingPlan
+from peer.algorithms.learner import ABILITIES, Fields, TrainingPlan
 from peer.core.averaging import Vector
+from peer.core.messages import Numbers
 from peer.core.schema import Schema, TensorSpec
+from peer.tasks.preprocessing import SHARED
+from peer.tasks.shard import Shard
+from peer.tasks.sites import AllSites, SiteForm, numbers_of
 
 SAMPLES = 4
 
@@ -80,6 +84,7 @@ class QuadraticLearner:
         return None
 
     frozen_digest = meaning = ""
+    validates = True
 
     def count(self, part: str = "train") -> int:
         return SAMPLES
@@ -121,3 +126,34 @@ class QuadraticLearner:
 
     def prediction_losses(self, predictions: Any, part: str, indices: Any) -> Any:
         return -np.log(predictions[:, 0])
+
+
+class SharedPoints:
+    """Implements `peer.algorithms.learner.SharedScaling` for points; until they are scaled, each of them is NaN.
+
+    Args:
+        learner: of a new process.
+        raw: its points [n, d].
+    """
+
+    def __init__(self, learner: QuadraticLearner, raw: np.ndarray) -> None:
+        self._learner, self._raw = learner, raw
+        self._form = SiteForm(raw.shape[1:], 0, 2)
+        self.agreed: AllSites | None = None
+        shard = Shard(train_x=raw, train_y=np.zeros(len(raw)), test_x=raw, test_y=np.zeros(len(raw)))
+        self.numbers = numbers_of(self._form, shard).numbers
+        self._use(np.full_like(raw, np.nan))
+
+    def problem(self, numbers: Numbers) -> str:
+        return self._form.problem(numbers)
+
+    def agree(self, numbers: Mapping[int, Numbers]) -> Fields:
+        self.agreed = AllSites.of({peer: self._form.read(each) for peer, each in numbers.items()})
+        return self.agreed.fields(SHARED)
+
+    def apply(self) -> None:
+        assert self.agreed is not None, "work before the agreement"
+        self._use((self._raw - self.agreed.mean) / self.agreed.deviation)
+
+    def _use(self, points: np.ndarray) -> None:
+        self._learner.points, self._learner.optimum = points, points.mean(axis=0)

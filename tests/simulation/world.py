@@ -25,7 +25,7 @@ from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.options import Options
 from tests.simulation.process import Process
-from tests.simulation.trainer import QuadraticLearner
+from tests.simulation.trainer import QuadraticLearner, SharedPoints
 
 Engine.validate = True
 EPOCH_S = 1000.0  # where the clock begins
@@ -41,14 +41,20 @@ class Machine:
         self.disk = Disk(peer_id, world.random(f"disk {peer_id}"))
         m = world.manifest
         mixed = m.algorithm in ("fedspd", "fedsoft")
-        parts = m.algorithm == "fedrep"
+        parts = m.algorithm == "fedrep" or bool(m.private_parameters)
         self.learner = QuadraticLearner(peer_id, m.clusters, world.options.size, m.seed, mixed=mixed, parts=parts)
+        self.raw = self.learner.points
         self.slowness = self.disk_slowness = 1.0
         self.lies = peer_id in world.options.liars  # claims rounds to come, and answers no pull
         self.process: Process | None = None
         self.lives = 0
         self.completed = False
+        self.too_late = False  # it can never start: run.start.wait_for is everyone, and a neighbor is done
         self.down_since: float | None = EPOCH_S
+
+    def scaling(self) -> SharedPoints | None:
+        """Return the part of a new process in shared scaling; None in a run without it."""
+        return SharedPoints(self.learner, self.raw) if self.world.options.shared else None
 
     def duration_s(self, kind: str) -> float:
         """Draw how long a piece of work takes."""
@@ -128,8 +134,12 @@ class World:
         """A process is gone."""
         machine = self.machines[process.peer_id]
         machine.process, machine.down_since = None, self.now
-        machine.completed = machine.completed or process.ended_as in ("completed", "alone")
-        if process.ended_as == "left" and self.healed_at is not None:
+        neighbors = [self.machines[n] for n in self.graph.neighbors(process.peer_id)]
+        again = process.ended_as == "alone" and process.engine.round_index == 0  # its operator starts it again
+        machine.too_late = again and any(neighbor.completed for neighbor in neighbors)  # one that it needs has ended
+        again &= not machine.too_late
+        machine.completed = machine.completed or (process.ended_as in ("completed", "alone") and not again)
+        if again or (process.ended_as == "left" and self.healed_at is not None):
             self.after(1.0, machine.start)
 
     def note(self, process: Process, event: Event, effects: list[Effect]) -> None:

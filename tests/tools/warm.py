@@ -9,15 +9,19 @@ from __future__ import annotations
 import atexit
 import ctypes
 import importlib
+import itertools
 import json
 import os
 import runpy
+import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from ports import keep_to_own_ports
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from coordinator_free_bootstrap import load_graph, make_graph
 from peer.bed.chaos.network import FaultyNetwork
@@ -27,6 +31,7 @@ from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
 from peer.rings import VERBS
 from peer.store.system import end_with_parent
+from peer.tasks.torchvision_shim import import_for_user_code
 from peer.view.live.watch import TestbedWatcher
 
 CLONE_NEWNET = 0x40000000
@@ -82,12 +87,30 @@ def run_command(request: dict) -> None:
         enter_network(request["namespace"])
     wait_for_goodbyes(request["goodbye_s"])
     os.chdir(request["cwd"])
-    set_by_import = {"GRPC_VERBOSITY": os.environ["GRPC_VERBOSITY"]}
+    set_by_import = {name: os.environ[name] for name in ("GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT")}
     os.environ.clear()
     os.environ.update(set_by_import | request["environment"])
     sys.path[0] = request["cwd"]
     sys.argv[1:] = request["arguments"]
     runpy.run_module("peer", run_name="__main__", alter_sys=True)
+
+
+def run_script(request: dict) -> None:
+    """Run `python PATH ARGUMENTS` in a folder and an environment; ``kill_at_step``: of its optimizer, which the log tells."""
+    if request["kill_at_step"]:
+        steps = itertools.count(1)
+
+        def kill(*_: object) -> None:
+            if next(steps) == request["kill_at_step"]:
+                os.write(2, b"killed before a step\n")
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        register_optimizer_step_pre_hook(kill)
+    os.chdir(request["cwd"])
+    os.environ.update(request["environment"])
+    sys.path[0] = os.path.dirname(request["path"])
+    sys.argv[:] = [request["path"], *request["arguments"]]
+    runpy.run_path(request["path"], run_name="__main__")
 
 
 def wait_for_goodbyes(seconds: float | None) -> None:
@@ -127,10 +150,11 @@ def bed_in_child(request: dict) -> None:
         os._exit(code)
 
 
-def command_in_child(request: dict) -> None:
-    """Run a command to its end. The kernel frees the memory: the interpreter would take 0.25 s, longer than most commands."""
+def in_child(run: Callable[[dict], None], request: dict) -> None:
+    """Run a program to its end. The kernel frees the memory: the interpreter would take 0.25 s, longer than most commands."""
     try:
-        run_command(request)
+        run(request)
+        raise SystemExit(0)
     except SystemExit as end:
         if not isinstance(end.code, int):
             raise
@@ -139,6 +163,9 @@ def command_in_child(request: dict) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(end.code)
+
+
+PROGRAMS = {"command": run_command, "script": run_script}
 
 
 def main() -> None:
@@ -153,12 +180,18 @@ def main() -> None:
             pid, status = os.waitpid(request["pid"], os.WNOHANG)
             print(json.dumps({"code": os.waitstatus_to_exitcode(status) if pid else None}), flush=True)
             continue
+        if request["do"] == "import":
+            import_for_user_code()  # lightning and transformers import torchvision
+            for name in request["modules"]:
+                importlib.import_module(name)
+            print(json.dumps({}), flush=True)
+            continue
         pid = os.fork()
         if pid == 0:
-            if request["do"] == "command":
+            if request["do"] in PROGRAMS:
                 end_with_parent()
                 outputs(request["out"], request["err"])
-                return command_in_child(request)
+                return in_child(PROGRAMS[request["do"]], request)
             os.setsid()
             bed_in_child(request)
         print(json.dumps({"pid": pid}), flush=True)
@@ -167,3 +200,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # the kernel frees the memory

@@ -63,7 +63,7 @@ def run(program, folder, names=()):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     kernel = [name for name in TREES if name.startswith(FLOORS) and ring(name) is None and name != "peer.__main__"]
-    assert len(kernel) > 150 and len(RINGS) == 5
+    assert len(kernel) > 150 and len(RINGS) == 7
     return run(PROGRAM, tmp_path_factory.mktemp("bare"), kernel)
 
 

@@ -81,7 +81,7 @@ class Supervisor:
         self.processes: dict[int, BaseProcess] = {}
         self.exit_codes: dict[int, int] = {}
         self.on_start_failure = self.options["on_start_failure"] or (
-            "stop" if graph.manifest.start.wait_for == "all" else "continue"
+            "stop" if graph.manifest.start.wait_for in ("all", "everyone") else "continue"
         )
         self.cannot_start: set[int] = set()  # peers that failed at their first start, without a line of history
         self._starts: Counter[int] = Counter()

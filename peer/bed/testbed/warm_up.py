@@ -96,6 +96,7 @@ def _check_task(graph: Graph, data_root: Path | None, sender: Connection) -> Non
 @named_packages()
 def _try_task(graph: Graph, data_root: Path | None) -> str:
     from coordinator_free_bootstrap.meaning import goal
+    from peer.algorithms.registry import algorithm_named
     from peer.learning.check import try_learner
     from peer.learning.learner import TorchLearner
     from peer.tasks.loading import load_task
@@ -104,5 +105,6 @@ def _try_task(graph: Graph, data_root: Path | None) -> str:
     manifest, first = graph.manifest, graph.ids[0]
     task = load_task(manifest, len(graph.nodes), data_root=data_root)
     learner = TorchLearner(task, training_data(task, first, manifest), batch_size=manifest.batch_size)
+    algorithm_named(manifest.algorithm).travelling(manifest, learner.schema)
     try_learner(learner, manifest.learning_rate)
     return goal(learner.meaning)

@@ -49,6 +49,7 @@ def collect(directory: Path, out: Path, via: Path | None = None) -> Report:
     Raises:
         StorageError: the results cannot be written.
     """
+    from peer.view.report.matrix import save_matrix
     from peer.view.report.plots import save_plots
 
     found = build_report(directory)
@@ -59,6 +60,7 @@ def collect(directory: Path, out: Path, via: Path | None = None) -> Report:
             _copy_peer(peer.state_dir, stage / f"peer-{peer.peer_id}")
         (stage / "report.json").write_text(json.dumps(found.values, indent=2, allow_nan=False) + "\n")
         save_plots(found.run, stage / "report")
+        save_matrix(found.run, stage / "report")
         entries = sorted(map(str, stage.iterdir()))
         try:
             if via is None:

@@ -122,7 +122,7 @@ def _edges(
     from dataclasses import asdict
 
     from coordinator_free_bootstrap import load_graph
-    from peer.learning.size import model_bytes
+    from peer.learning.size import model_size
     from peer.ops.doctor.edge_costs import cost_check, edge_check, round_cost
     from peer.ops.doctor.edge_tests import edge_tests
     from peer.runtime.assembly import LocalSettings
@@ -131,6 +131,6 @@ def _edges(
     graph, settings = load_graph(path), LocalSettings.at(home, **given)
     tls = transport_security(peer_id, graph, settings)
     tests = asyncio.run(edge_tests(graph, peer_id, tls, proxy=proxy, listen=settings.options["listen"], runs=runs))
-    cost = round_cost(tests, graph, peer_id, model_bytes(graph, peer_id, shard=settings.path("shard")))
+    cost = round_cost(tests, graph, peer_id, model_size(graph, peer_id, shard=settings.path("shard")).sent_bytes)
     checks = [*map(edge_check, tests), cost_check(cost, graph, peer_id)]
     return checks, {"edges": [asdict(test) for test in tests], "round": asdict(cost) if cost else None}

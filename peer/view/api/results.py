@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from peer.api.arguments import given_path, named_in_python, refuse_unless
 from peer.api.choices import TaskChoice
-from peer.view.models.model_out import export_model, module_of, peer_of, read_model
+from peer.view.models.model_out import BEST, PERSONALIZED, export_model, module_of, peer_of, read_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,21 +130,27 @@ class Run:
         return {peer.peer_id: _Models(peer.state_dir.models, self) for peer in self._report.run.peers}
 
     @named_in_python()
-    def personalized(self, peer_id: int) -> nn.Module:
+    def personalized(self, peer_id: int, *, best: bool = False) -> nn.Module:
         """Return what the run's final metric was measured with, as a PyTorch module on the CPU, in evaluation mode.
 
         It is the personalized model. Where an algorithm mixes the predictions of several models (blend, FedEM), the module
         holds all of them and gives class probabilities.
 
+        Args:
+            peer_id: whose model.
+            best: that of the round with the best metric on the peer's validation samples.
+
         Raises:
             UsageError: the run has no such peer.
-            StorageError: the peer left no personalized model, because it has not completed the run.
+            StorageError: the peer left no personalized model, because it has not completed the run; or no best one, because it
+                has no validation samples.
             TaskError: the task that makes the model cannot be loaded.
         """
-        return module_of(read_model(peer_of(self._report, peer_id)), self._task)[1]
+        name = BEST if best else PERSONALIZED
+        return module_of(read_model(peer_of(self._report, peer_id), name), self._task)[1]
 
     @named_in_python()
-    def export_model(self, peer_id: int, to: str | Path, model: str | None = None) -> Path:
+    def export_model(self, peer_id: int, to: str | Path, model: str | None = None, *, best: bool = False) -> Path:
         """Write a model of a peer as a file for other programs, with a model card beside it; return the card's path.
 
         The state dict is complete: it has frozen parameters and integer buffers, and passes a strict ``load_state_dict``.
@@ -155,13 +161,14 @@ class Run:
             model: ``personalized``, ``cluster-0``, ... Default: what the run's final metric was measured with. Where an
                 algorithm mixes the predictions of all its models (blend, FedEM), these are several: the state dict of a
                 ``torch.nn.ModuleList`` of the models, with their weights in the card; in ONNX, one graph.
+            best: that of the round with the best metric on the peer's validation samples; without ``model``.
 
         Raises:
             UsageError: the run has no such peer or model; the ending is unknown; a package is not installed.
             StorageError: the peer left no such model, or only a part of one; the file cannot be written.
             TaskError: the task cannot be loaded; ONNX cannot express the model.
         """
-        return export_model(self._report, peer_id, given_path("to", to), model, self._task)
+        return export_model(self._report, peer_id, given_path("to", to), model, self._task, best=best)
 
     @override
     def __repr__(self) -> str:

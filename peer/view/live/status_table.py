@@ -15,6 +15,7 @@ from peer.core.metric import Metric
 from peer.store.records import PeerStatus
 from peer.view.live.ask import ENDED, has_no_answer
 from peer.view.report.tables import shown
+from peer.view.state.attendance import hardly_there
 from peer.view.state.events import seconds_of
 from peer.view.state.peer_state import PeerState, ending
 from peer.view.state.places import listed
@@ -93,12 +94,18 @@ def age(seconds: float) -> str:
 
 
 def notes(view: View, state: RunState) -> list[str]:
-    """Return sentences on peers without an answer, storage errors and waits for suspect neighbors; equal ones once."""
+    """Return sentences on peers without an answer, storage errors and waits for suspect neighbors; equal ones once.
+
+    Of a run that has ended also those on peers that were hardly there.
+    """
     found: dict[str, list[int]] = {}
     for peer in state.peers.values():
         if text := _note(view, state, peer):
             found.setdefault(text, []).append(peer.peer_id)
     lines = [f"peer {listed(ids)}: {text}" for text, ids in found.items()]
+    states = {peer.status for peer in state.peers.values()}
+    if states & {*ENDED} and "running" not in states:
+        lines += [f"warning: {line}" for line in hardly_there(view.log, view.graph)]
     more = [f"and {len(lines) - NOTES_MAX} more notes (peer status --json)"] if len(lines) > NOTES_MAX else []
     return lines[:NOTES_MAX] + more
 
@@ -122,6 +129,8 @@ def sentence(view: View, state: RunState, peer: PeerState) -> str:
         return printable(peer.silent) + _of_files(peer)
     if (answer := peer.present_answer) is None:
         line = f"{ending(printable(peer.status, 32), peer.exit_code)} after {peer.rounds_completed} rounds"
+        if (best := peer.last.get("best_round")) is not None:
+            line += f"; best round {best}, {view.metric().text(peer.last.get('metric_best'))} on its validation samples"
         told_by = peer.summary.get("told_by")
         return f"{line}, as peer {listed(told_by)} says" if told_by else line
     row = view.peer(peer, state)

@@ -53,7 +53,7 @@ def model_card(exported: Exported, manifest: Manifest, metadata: Mapping[str, st
         ("File", _file(exported, metadata)),
         ("Training data", _data(manifest, metadata, peer)),
         ("Algorithm", [*_algorithm(manifest, metadata), ("run", state_text(run.values))]),
-        ("Metrics", _metrics(exported, peer, run)),
+        ("Metrics", _metrics(exported, metadata, peer, run)),
     ]
     text = [f"# Model card: {exported.file}", _what(exported, metadata)]
     text += [f"## {title}\n\n{_table(rows)}" for title, rows in sections]
@@ -65,6 +65,8 @@ def _what(exported: Exported, metadata: Mapping[str, str]) -> str:
     owner, algorithm = metadata.get("peer_id", "?"), metadata.get("algorithm", "?")
     if exported.models > 1:
         how = f"{exported.models} models of peer {owner} that predict together ({exported.name})"
+    elif "best_round" in metadata:
+        how = f"The best model of peer {owner} by its validation samples"
     elif exported.name == "personalized":
         how = f"The personalized model of peer {owner}"
     else:
@@ -104,22 +106,32 @@ def _algorithm(manifest: Manifest, metadata: Mapping[str, str]) -> list[tuple[st
         ("algorithm", metadata.get("algorithm", manifest.algorithm)),
         ("options", manifest.options or "none"),
         ("rounds completed", f"{metadata.get('rounds_completed', 'not known')} of {manifest.rounds}"),
-        ("local training", f"{counted(manifest.local_epochs, 'epoch')}, batches of {manifest.batch_size} samples"),
+        (
+            "local training",
+            f"{counted(manifest.local_epochs, manifest.local_unit)} a round, batches of {manifest.step_samples} samples",
+        ),
         (
             "optimizer",
-            f"{manifest.optimizer}, learning rate {manifest.learning_rate:g}, momentum {manifest.momentum:g}",
+            f"{manifest.optimizer}, learning rate {manifest.learning_rate:g} ({manifest.learning_rate_schedule}), momentum "
+            f"{manifest.momentum:g}",
         ),
         ("seed", manifest.seed),
     ]
 
 
-def _metrics(exported: Exported, peer: PeerRun, run: Report) -> list[tuple[str, Any]]:
+def _metrics(exported: Exported, metadata: Mapping[str, str], peer: PeerRun, run: Report) -> list[tuple[str, Any]]:
     metric, last = run.run.metric, peer.last
     whose = "of this model" if exported.measured else "of the run's final predictor, which is not this model"
     values = run.values
     count, known = len(values["peers"]), values["metric_peers"]
     mean_of = "the" if known in (0, count) else f"{known} of {count}"
+    chosen: list[tuple[str, Any]] = []
+    if "best_round" in metadata:
+        value = metric.text(float(metadata["metric_validation"]), 4)
+        chosen = [("best round, counted from 0", metadata["best_round"])]
+        chosen.append((f"{metric.label} on the validation samples of this peer, of this model", value))
     return [
+        *chosen,
         (f"{metric.label} on the test samples of this peer, {whose}", _number(metric, last.get("metric_value"))),
         ("loss, of the same", _number(Metric("loss", False, False), last.get("loss"))),
         (f"{metric.label}, mean of {mean_of} peers", _number(metric, values["metric_mean"])),
@@ -152,7 +164,9 @@ def _limits(exported: Exported, metadata: Mapping[str, str]) -> str:
         "The metrics are those of the run; no data from elsewhere were used.",
         "A model can reveal training data; `preprocessing` holds statistics of the training data of this peer.",
     ]
-    if not exported.measured:
+    if "best_round" in metadata:
+        sentences.insert(0, "The run's metrics are those of the model after the last round, not of this model.")
+    elif not exported.measured:
         sentences.insert(0, f"The run evaluated another predictor ({metadata.get('predictor')}), not this model.")
     return " ".join(sentences)
 

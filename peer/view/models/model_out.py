@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from peer.view.report.report import Report
     from peer.view.state.run_files import PeerRun
 
-PERSONALIZED = "personalized"
+PERSONALIZED, BEST = "personalized", "best"  # names of files
 
 
 def peer_of(report: Report, peer_id: int) -> PeerRun:
@@ -39,9 +39,11 @@ def read_model(peer: PeerRun, name: str = PERSONALIZED) -> SavedModel:
     Raises:
         StorageError: the peer left no such file.
     """
-    from peer.view.models.saved import SavedModel
+    from peer.view.models.saved import SavedModel, best_in
 
     path = peer.state_dir.models / f"{name}.safetensors"
+    if name == BEST:
+        path = best_in(peer.state_dir.models)
     if not path.is_file():
         left = sorted(file.stem for file in peer.state_dir.models.glob("*.safetensors"))
         when = ", which a peer writes when it has completed the run" if name == PERSONALIZED else ""
@@ -66,7 +68,15 @@ def module_of(saved: SavedModel, task: TaskChoice = None) -> tuple[Manifest, nn.
     return manifest, saved.module(manifest, None if isinstance(task, str) else task)
 
 
-def export_model(report: Report, peer_id: int, to: Path, name: str | None = None, task: TaskChoice = None) -> Path:
+def export_model(
+    report: Report,
+    peer_id: int,
+    to: Path,
+    name: str | None = None,
+    task: TaskChoice = None,
+    *,
+    best: bool = False,
+) -> Path:
     """Write a model of a peer to ``to``, and its card to ``to`` with ``.md`` added; return the path of the card.
 
     See `peer.view.api.results.Run.export_model`.
@@ -80,9 +90,12 @@ def export_model(report: Report, peer_id: int, to: Path, name: str | None = None
     if to.suffix == ".onnx":
         check_packages()
     peer = peer_of(report, peer_id)
-    saved = _chosen(peer, name or PERSONALIZED)
+    if best and name is not None:
+        raise UsageError(ConfigProblem.without_effect(Option("model"), name, f"{Option('best')} names the model"))
+    chosen = BEST if best else name or PERSONALIZED
+    saved = _chosen(peer, chosen)
     manifest, module = module_of(saved, task)
-    name = saved.metadata["predictor"] if saved.weights else name or PERSONALIZED
+    name = saved.metadata["predictor"] if saved.weights and chosen != BEST else chosen
     about = {**saved.metadata, "exported": name}
     example = None if saved.several_inputs else example_inputs(saved.sample_shape(), saved.input_dtype())
     content = FORMATS[to.suffix](module, example, about)
@@ -103,10 +116,10 @@ def export_model(report: Report, peer_id: int, to: Path, name: str | None = None
 
 def _chosen(peer: PeerRun, name: str) -> SavedModel:
     """Return a model file by its name; that of a predictor of several models, such as mixture, means the personalized file."""
-    from peer.learning.combined import PREDICTORS
+    from peer.algorithms.predictor import PREDICTORS
 
     names = sorted(file.stem for file in peer.state_dir.models.glob("*.safetensors"))
-    if name in (PERSONALIZED, *names):
+    if name in (PERSONALIZED, BEST, *names):
         return read_model(peer, name)
     measured = ""
     if name in PREDICTORS and PERSONALIZED in names:

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap import Manifest, parse_manifest
 from coordinator_free_bootstrap.errors import Option, ShardError, StorageError, TaskError, UsageError
 from coordinator_free_bootstrap.user_file import USER_ERRORS
-from peer.algorithms.personalize import confident_predictions, mixed_predictions
+from peer.algorithms.predictor import PERSONALIZED, Predictor
 from peer.core.averaging import Vector
 from peer.core.schema import Schema
 from peer.learning.bench import EVALUATION_BATCH
-from peer.learning.combined import CONFIDENT, Combined
+from peer.learning.combined import Combined
 from peer.learning.flat import FlatModule, seeded
 from peer.learning.learner import TorchLearner
-from peer.learning.model_about import CLUSTER, PERSONALIZED
+from peer.learning.model_about import BEST
 from peer.learning.samples import call
 from peer.store.model_file import load_model
 from peer.tasks.arrays import Inputs, by_name, count, each, sample_shape
@@ -53,6 +53,18 @@ class SavedModel:
             StorageError: the file is missing, or not a safetensors file.
         """
         return cls(path, *load_model(path))
+
+    @classmethod
+    def chosen(cls, path: Path, *, best: bool = False) -> SavedModel:
+        """Read a model file; or of a state directory, or with ``best``, the one of that name beside it.
+
+        Raises:
+            StorageError: as `read`; or the peer has no best model.
+        """
+        folder = path / "models" if path.is_dir() else path.parent
+        if best:
+            return cls.read(best_in(folder))
+        return cls.read(folder / "personalized.safetensors" if path.is_dir() else path)
 
     def manifest(self) -> Manifest | None:
         """Return the manifest of the run that trained the model, or None if the metadata lack it."""
@@ -110,13 +122,8 @@ class SavedModel:
         return self._vector(self.tensors, schema)
 
     def _vector(self, tensors: Mapping[str, NDArray[np.float32]], schema: Schema) -> Vector:
-        names = {spec.name for spec in schema.tensors}
-        if self.role == CLUSTER and tensors and tensors.keys() < names:
-            raise StorageError(
-                f"{self.path}: expected the {len(names)} tensors of the model, got {len(tensors)}: with the algorithm "
-                f"{self.metadata.get('algorithm')} the others never leave the peer. Give the personalized model, which has all."
-            )
-        parts = []
+        self.check_whole()
+        names, parts = {spec.name for spec in schema.tensors}, []
         for spec, _ in schema.slices():
             found = tensors.get(spec.name)
             if found is None or found.shape != spec.shape or found.dtype != np.float32:
@@ -189,6 +196,7 @@ class SavedModel:
     def _module(
         self, tensors: Mapping[str, NDArray[np.float32]], manifest: Manifest, task: Task | None
     ) -> torch.nn.Module:
+        self.check_whole()
         cpu = torch.device("cpu")
         make = task.make_model if task is not None else self._maker(manifest)
         # Parameters that are not trained are not in the file; `TorchLearner` makes them from this seed too.
@@ -197,6 +205,20 @@ class SavedModel:
         self.check_frozen(model.frozen_digest)
         model.load(self._vector(tensors, model.schema))
         return model.module.eval()
+
+    def check_whole(self) -> None:
+        """Check that no tensor of the model is missing because it never leaves its peer.
+
+        Raises:
+            StorageError: the file has only what travels.
+        """
+        if "private" in self.metadata:
+            private, count = self._json("private"), len(self.tensors)
+            raise StorageError(
+                f"{self.path}: expected the {count + len(private)} tensors of the model, got {count}: "
+                f"{', '.join(map(str, private[:3]))}{', ...' if len(private) > 3 else ''} never leave the peer "
+                "(run.private_parameters). Give the personalized model, which has all."
+            )
 
     def check_frozen(self, digest: str) -> None:
         """Compare the digest of the frozen weights that the model was trained with.
@@ -244,13 +266,25 @@ class SavedModel:
     def other_predictor(self) -> str | None:
         """Return the predictor of the run's final metric, if it is not this model; None if it is, or is not known."""
         predictor, role = self.metadata.get("predictor"), self.metadata.get("role")
+        if role == BEST:
+            return "the model after the last round"
         if predictor is None or self.weights or (predictor, role) == (PERSONALIZED, PERSONALIZED):
             return None
         return PERSONALIZED.replace("_", " ") if predictor == PERSONALIZED else f"{predictor} of the cluster models"
 
     @property
+    def best(self) -> str | None:
+        """Which round the best model is of, as a phrase; None of another model."""
+        if self.role != BEST:
+            return None
+        index, rounds = self._json("best_round"), self.known_manifest().rounds
+        when = "after the final phase" if index == rounds else f"after round {index + 1} of {rounds}"
+        metric, value = self.metadata.get("metric", "metric"), self._json("metric_validation")
+        return f"the best model is that {when}, by {metric} {value:.4g} on the validation samples"
+
+    @property
     def role(self) -> str:
-        """The first word of what this model is: "cluster" of one that travels, else "personalized_model"."""
+        """The first word of what this model is: "cluster" of one that travels, else "personalized_model" or "best_model"."""
         return self.metadata.get("role", "").partition(" ")[0]
 
     def kind(self) -> str:
@@ -300,9 +334,15 @@ class SavedModel:
         """Return how raw samples become inputs: from the metadata, else from the user's task; None if not declared."""
         if "preprocessing" in self.metadata:
             try:
-                return Preprocessing.from_json(self.metadata["preprocessing"])
+                found = Preprocessing.from_json(self.metadata["preprocessing"])
             except TaskError as error:
                 raise StorageError(f"{self.path}: metadata: {error}. Give a finished run's file.") from error
+            if found.is_pending:
+                raise StorageError(
+                    f"{self.path}: expected mean and deviation of all sites, got a model of a peer that ended before the "
+                    "peers had agreed on them. Give a finished run's file."
+                )
+            return found
         return None if source_named(manifest.task) is not None else load_task(manifest, 1).preprocessing
 
     def read_inputs(self, manifest: Manifest, path: Path, *, preprocessed: bool) -> PredictionInputs:
@@ -389,6 +429,22 @@ class SavedModel:
             raise StorageError(f"{self.path}: {key}: expected JSON, got {text[:80]!r}") from error
 
 
+def best_in(folder: Path) -> Path:
+    """Return the file of the best model in a folder of models.
+
+    Raises:
+        StorageError: there is none.
+    """
+    path = folder / "best.safetensors"
+    if not path.is_file():
+        raise StorageError(
+            f"{Option('best')}: expected {path}, got no such file: a peer chooses its best round by the metric on its validation "
+            "samples, and this one has none, or has completed no round with an evaluation. Give its shard validation samples "
+            f"(val_x, val_y) and run again, or leave out {Option('best')}."
+        )
+    return path
+
+
 def evaluated(
     saved: SavedModel, manifest: Manifest, task: Task, peer_id: int, part: Any, device: str = "cpu"
 ) -> dict[str, Any]:
@@ -404,10 +460,8 @@ def evaluated(
     data = saved.check_shard(manifest, task, data) if isinstance(data, Shard) else data
     learner = TorchLearner(task, data, device=device)
     saved.check_frozen(learner.frozen_digest)
-    if saved.weights:
-        result = learner.evaluate_predictions(_mixed(saved, learner, part), part)
-    else:
-        result = learner.evaluate(saved.vector(learner.schema), part)
+    how = saved.metadata["predictor"] if saved.weights else PERSONALIZED
+    result = Predictor(tuple(saved.vectors(learner.schema)), how, saved.weights).evaluate(learner, part)
     return {
         "model": str(saved.path),
         "part": part,
@@ -415,10 +469,3 @@ def evaluated(
         "loss": result.loss,
         "samples": result.samples,
     }
-
-
-def _mixed(saved: SavedModel, learner: TorchLearner, part: Any) -> NDArray[np.float32]:
-    models = saved.vectors(learner.schema)
-    if saved.metadata["predictor"] == CONFIDENT:
-        return confident_predictions(learner, models, part)
-    return mixed_predictions(learner, models, list(saved.weights), part)

@@ -16,6 +16,7 @@ from peer.core.metric import Metric
 from peer.store.files import storage_errors
 from peer.view.report.collaboration import Links, links
 from peer.view.report.history_table import rows
+from peer.view.report.matrix import columns_of
 from peer.view.state.layout import positions
 from peer.view.state.run_files import Curve, NumberField, RunFiles, metric_curve
 
@@ -28,14 +29,15 @@ COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 UNKNOWN_COLOR = "#D0D0D0"
 TEXT_COLOR, PALE = "#333333", "#E4E4E4"
+NUMBERS_MAX = 16  # peers in a picture of the matrix with numbers
 
 
 def save_plots(run: RunFiles, directory: Path) -> list[Path]:
     """Write the pictures of a run, and return their paths, sorted.
 
-    They are ``metric_rounds.png``, ``metric_bytes.png``, ``clusters.png`` and
-    ``collaboration.png``. A run without evaluations has no curves, one without a graph file no picture of clusters, and one
-    whose peers choose no collaborators no picture of them.
+    They are ``metric_rounds.png``, ``metric_bytes.png``, ``clusters.png``, ``collaboration.png`` and ``matrix.png``. A run
+    without evaluations has no curves, one without a graph file no picture of clusters, one whose peers choose no collaborators
+    no picture of them, and one without tests of neighbors' models no matrix.
 
     Raises:
         StorageError: the directory cannot be written.
@@ -46,6 +48,8 @@ def save_plots(run: RunFiles, directory: Path) -> list[Path]:
     figures: dict[str, Figure] = {} if run.graph is None else {"clusters.png": cluster_figure(run, run.graph, title)}
     if chosen := links(run):
         figures["collaboration.png"] = collaboration_figure(run, chosen, title)
+    if tests := matrix_figure(run, title):
+        figures["matrix.png"] = tests
     if curve.round_index.size:
         megabytes = curve.payload_bytes / 1e6
         rounds, metric = curve.round_index + 1, run.metric
@@ -201,6 +205,41 @@ def collaboration_figure(run: RunFiles, chosen: Links, title: str) -> Figure:
     handles = [Patch(color=color, label=name) for name, color in looks.items() if name in shown]
     if handles:
         axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False)
+    return figure
+
+
+def matrix_figure(run: RunFiles, title: str) -> Figure | None:
+    """Return the matrix as a picture; None without a result. Gray: a model that is missing; white: peers without an edge."""
+    from matplotlib.ticker import MaxNLocator
+
+    columns = columns_of(run)
+    ids = sorted({r.model_of for column in columns.values() for r in column} | {*columns})
+    place = {peer: at for at, peer in enumerate(ids)}
+    values, missing = np.full((len(ids), len(ids)), np.nan), np.zeros((len(ids), len(ids)), dtype=bool)
+    for tester, column in columns.items():
+        for r in column:
+            at = place[r.model_of], place[tester]
+            values[at], missing[at] = (np.nan if r.value is None else r.value), r.value is None
+    if np.isnan(values).all():
+        return None
+    figure, (axes,) = make_figure(6.8, 6.0, title=title)
+    axes.imshow(np.where(missing, 0.0, np.nan), cmap="gray", vmin=-3, vmax=1)
+    drawn = axes.imshow(values, cmap="viridis" if run.metric.higher_is_better else "viridis_r")
+    figure.colorbar(drawn, ax=axes, shrink=0.8).set_label(printable(run.metric.label, 80), parse_math=False)
+    if len(ids) <= NUMBERS_MAX:
+        low, high = np.nanmin(values), np.nanmax(values)
+        for (row, column_at), value in np.ndenumerate(values):
+            if not np.isnan(value):
+                share = (value - low) / (high - low) if high > low else 1.0
+                bright = share > 0.5 if run.metric.higher_is_better else share < 0.5
+                color = TEXT_COLOR if bright else "white"
+                axes.text(
+                    column_at, row, run.metric.text(float(value), 2), ha="center", va="center", fontsize=8, color=color
+                )
+    for axis, label in ((axes.xaxis, "test samples of peer"), (axes.yaxis, "model of peer")):
+        axis.set_major_locator(MaxNLocator(16, integer=True))
+        axis.set_major_formatter(lambda at, _: str(ids[int(at)]) if 0 <= at < len(ids) else "")
+        axis.set_label_text(label)
     return figure
 
 

@@ -25,14 +25,15 @@ from peer.store.records import PHASES, STATES
 from peer.view.report import soft_clusters
 from peer.view.report.collaboration import collaboration
 from peer.view.report.consensus import consensus_distances
+from peer.view.report.matrix import matrix
 from peer.view.state.agreement import agreement
+from peer.view.state.attendance import WITHOUT_EXCHANGE, hardly_there
 from peer.view.state.durations import duration
 from peer.view.state.more_metrics import latest_values, more_metrics_of
 from peer.view.state.peer_state import run_state, states
 from peer.view.state.places import listed
 from peer.view.state.run_files import PeerRun, RunFiles, metric_curve
 
-WITHOUT_EXCHANGE = "local"  # the algorithm whose peers fold nothing
 KNOWN_REFUSALS = frozenset(RefusalCode)
 NUMBER_MAX = 1e300  # of an algorithm's state; JSON has integers that float64 has not
 STEADY_EVALUATIONS = 3  # consecutive evaluations at a target that count as reaching it
@@ -159,6 +160,7 @@ def warnings(run: RunFiles) -> list[str]:
     for peer in run.peers:
         if (rounds_alone := peer.state.totals.rounds_alone) and peer not in alone:
             found.append(f"peer {peer.peer_id}: {rounds_alone} of {peer.state.rounds} rounds without any neighbor")
+    found += hardly_there(run.log, run.graph)
     if never := [peer.peer_id for peer in alone if not peer.state.met_neighbor]:
         found.append(f"peer {listed(never)}: alone: no neighbor was ever alive, so all rounds were without exchange")
     if unheard := [peer.peer_id for peer in alone if peer.state.met_neighbor]:
@@ -237,7 +239,11 @@ def reached(run: RunFiles, target: float) -> dict[str, float | None]:
 def peer_row(peer: PeerRun) -> dict[str, object]:
     """Return one peer's row of the report."""
     known = {
-        key: peer.last.get(key) for key in ("metric_value", "loss", "cluster_index", "true_cluster", "incarnation")
+        key: peer.last.get(key)
+        for key in (
+            *("metric_value", "best_round", "metric_best", "loss", "learning_rate"),
+            *("cluster_index", "true_cluster", "incarnation"),
+        )
     }
     return {
         "peer_id": peer.peer_id,
@@ -302,5 +308,6 @@ METRICS: dict[str, Callable[[RunFiles], object]] = {
     "seconds": seconds,
     "algorithm_state": algorithm_state,
     "collaboration": collaboration,
+    "matrix": matrix,
     **soft_clusters.METRICS,
 }

@@ -14,10 +14,13 @@ from coordinator_free_bootstrap.strict_json import printable
 from peer.core.counters import COUNTERS, Totals, entries
 from peer.core.metric import Metric
 from peer.store.records import PHASES, STATES
+from peer.view.report.matrix import matrix_text
+from peer.view.state.model_tests import TestResult, results
 from peer.view.state.peer_state import ending
 
 LINE_CHARACTERS_MAX = 1000
 OWN_ROWS = {"rounds_alone", "models_sent", "models_folded", "payload_bytes_sent", "wire_bytes_sent"}  # counters
+MATRIX_PEERS_MAX = 12  # in a table of a terminal
 ROWS_MAX = 40  # longer tables scroll out of a terminal; the JSON has all rows
 
 
@@ -25,6 +28,8 @@ def report_view(values: dict[str, Any]) -> RenderableType:
     """Return the report of `peer.view.report.report.build_report` as tables, after its warnings."""
     parts: list[RenderableType] = [f"[bold red]warning:[/] {_plain(warning)}" for warning in values["warnings"]]
     parts += [summary_table(values), peers_table(values["peers"], metric_of(values))]
+    if values["matrix"] and (table := matrix_table(values["matrix"], metric_of(values))):
+        parts.append(table)
     parts += [f"[yellow]note:[/yellow] {_plain(note)}" for note in values["notes"]]
     return Group(*parts)
 
@@ -76,6 +81,8 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield from _final_phase_rows(values)
     yield from _mixture_rows(values)
     yield from _collaboration_rows(values["collaboration"])
+    if values["matrix"] is not None:
+        yield "models of the last round", matrix_text(values["matrix"], metric)
     if "reached" in values:
         found = values["reached"]
         after = "never" if found["rounds"] is None else f"after {found['rounds']} rounds, {found['seconds']:.1f} s"
@@ -143,7 +150,8 @@ def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
 def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:
     """Return one row per peer, at most `ROWS_MAX`."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
-    for name in ("peer", "status", "rounds", metric.name, "cluster", "true", "sent", "folded", "MB", "starts"):
+    chosen = ("best round", "validation") if any(row["best_round"] is not None for row in rows) else ()
+    for name in ("peer", "status", "rounds", metric.name, *chosen, "cluster", "true", "sent", "folded", "MB", "starts"):
         table.add_column(_plain(name), justify="left" if name == "status" else "right")
     for row in rows[:ROWS_MAX]:
         table.add_row(
@@ -151,6 +159,7 @@ def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:
             _styled(row["status"], row["exit_code"]),
             str(row["rounds_completed"]),
             metric.text(row["metric_value"]),
+            *((shown(row["best_round"]), metric.text(row["metric_best"])) if chosen else ()),
             shown(row["cluster_index"]),
             shown(row["true_cluster"]),
             str(row["models_sent"]),
@@ -192,3 +201,30 @@ def _plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(printable(text, LINE_CHARACTERS_MAX))
+
+
+def matrix_table(values: dict[str, Any], metric: Metric) -> Table | None:
+    """Return `matrix` with a row for each peer's model and a column for each tester; None if it is too large."""
+    tests: dict[int, list[Any]] = {}
+    for test in values["tests"]:
+        tests.setdefault(test["data_of"], []).append(test)
+    columns = {tester: {r.model_of: r for r in results(column)} for tester, column in sorted(tests.items())}
+    rows = sorted({model_of for column in columns.values() for model_of in column})
+    if max(len(rows), len(columns)) > MATRIX_PEERS_MAX:
+        return None
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column(printable(metric.label, 64))
+    for tester in columns:
+        table.add_column(f"data {tester}", justify="right")
+    for model_of in rows:
+        cells = [_cell(column.get(model_of), metric) for column in columns.values()]
+        table.add_row(
+            f"model {model_of}", *(f"[bold]{c}[/]" if t == model_of else c for t, c in zip(columns, cells, strict=True))
+        )
+    return table
+
+
+def _cell(result: TestResult | None, metric: Metric) -> str:
+    if result is None:
+        return ""
+    return printable(result.missing, 32) if result.missing else metric.text(result.value)

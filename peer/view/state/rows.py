@@ -79,10 +79,20 @@ class PeerRow(Row):
         list[float | None],
         Entry("latest values of the task's other metrics, in the order of `more_metrics` of the header"),
     ]
+    best_round: Annotated[
+        int | None, Entry("round of the model in `models/best.safetensors`, where the peer has validation samples")
+    ]
+    metric_best: Annotated[float | None, Entry("metric of that model on the validation samples")]
     loss: Annotated[float | None, Entry("latest value")]
     cluster: Annotated[int | None, Entry("latest cluster of the evaluation model")]
     true_cluster: Annotated[int | None, Entry("where it is known")]
     collaborators: Annotated[list[int] | None, Entry("neighbors whose models the peer averages with its own (DPFL)")]
+    tests: Annotated[
+        list[list[int | float | str | None]],
+        Entry(
+            "after its end, `[peer, metric, slot, round, reason]` of each model that it tested ([history.md](history.md))"
+        ),
+    ]
     mixture: Annotated[list[float] | None, Entry("weight of each cluster (FedSPD, FedEM, FedSoft)")]
     waits_for: Annotated[
         tuple[int, ...],

@@ -17,6 +17,7 @@ from peer.core.metric import Metric
 from peer.store.records import STATES
 from peer.view.state.agreement import agreement
 from peer.view.state.layout import positions
+from peer.view.state.model_tests import results
 from peer.view.state.more_metrics import latest_values, more_metrics_of
 from peer.view.state.peer_state import PeerState, run_state, states, totals_of
 from peer.view.state.reducer import EventLog, RunState
@@ -143,10 +144,16 @@ class View:
             round=peer.rounds_completed,
             metric=last.get("metric_value"),
             metrics=latest_values(peer, self.more_metrics()),
+            best_round=last.get("best_round"),
+            metric_best=last.get("metric_best"),
             loss=last.get("loss"),
             cluster=last.get("cluster_index"),
             true_cluster=last.get("true_cluster"),
             collaborators=algorithm.get("collaborators"),
+            tests=[
+                [each.model_of, each.value, each.slot, each.round_index, printable(each.missing, 32)]
+                for each in results(last.get("model_tests"))
+            ],
             mixture=algorithm.get("soft_mixture") or algorithm.get("mixture"),
             waits_for=wait.neighbors,
             why=[printable(reason) for reason in wait.reasons],

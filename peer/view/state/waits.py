@@ -107,13 +107,15 @@ def until_s(status: PeerStatus) -> float | None:
         for n in waited
         if status["neighbors"].get(n) in ("suspect", "left")
     ]
-    only_suspects = bool(left) and len(left) == len(waited) and not status["owed_to"]
+    only_suspects = bool(left) and len(left) == len(waited) and not status["owed_to"] and status["stage"] != "joining"
     limits = [limit for limit in (status.get("deadline_s"), max(left) if only_suspects else None) if limit is not None]
     return round(max(0.0, min(limits)), 3) if limits else None
 
 
 def reasons(status: PeerStatus) -> list[str]:
-    """Return one reason for each neighbor that has not sent its models or not accepted ours."""
+    """Return one reason for each neighbor that is not there yet, or has not sent its models or not accepted ours."""
+    if status["stage"] == "joining":
+        return [f"peer {n} to start, now {status['neighbors'].get(str(n), 'unknown')}" for n in status["waiting_for"]]
     found = []
     for n in map(str, status["waiting_for"]):
         text = f"models of {n}, in round {status['neighbor_rounds'].get(n, '?')}"

@@ -14,6 +14,7 @@ import typer
 from coordinator_free_bootstrap.errors import written_as
 from peer.cli.json_output import AsJson, print_json
 from peer.cli.problem import KEYS, Problem, Settings, names_settings, set_keys, takes_problem
+from peer.view.options import BestModel
 
 if TYPE_CHECKING:
     from coordinator_free_bootstrap import Manifest
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 
 ModelFile = Annotated[
     Path,
-    typer.Argument(metavar="MODEL.safetensors", help="Model file of a run.", show_default=False, readable=False),
+    typer.Argument(
+        metavar="MODEL.safetensors",
+        help="Model file of a run, or a peer's state directory: its personalized model.",
+        show_default=False,
+        readable=False,
+    ),
 ]
 
 
@@ -34,6 +40,7 @@ def evaluate(
         Path | None, typer.Option(help="Shard file to use instead.", show_default=False, readable=False)
     ] = None,
     part: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    best: BestModel = False,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a model file on one peer's data; the task is the one in the file unless options name another.
@@ -44,7 +51,7 @@ def evaluate(
     """
     from peer.view.models.saved import SavedModel, evaluated
 
-    saved = SavedModel.read(model)
+    saved = SavedModel.chosen(model, best=best)
     known = saved.metadata.get("peers", "")
     if problem.graph is None and known.isdigit():  # the first of equal keys: a given one wins
         problem = replace(problem, settings=[f"peers={known}", *(problem.settings or [])])
@@ -79,6 +86,7 @@ def predict(
         bool, typer.Option("--preprocessed", help="The samples are inputs of the model: do not scale them.")
     ] = False,
     settings: Settings = None,
+    best: BestModel = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict with a model file: class and probability of each raw sample, or the value in regression.
@@ -93,7 +101,7 @@ def predict(
 
     if out is not None and out.suffix != ".csv":
         raise UsageError(f"--out: expected a file whose name ends in .csv, got {out}")
-    saved = SavedModel.read(model)
+    saved = SavedModel.chosen(model, best=best)
     if local := sorted(set_keys(settings or []) & KEYS.model_fields.keys()):
         raise UsageError(
             f"--set: expected keys of the manifest, as peer predict reads no data set, got {', '.join(local)}."
@@ -115,7 +123,7 @@ def predict(
         write_atomic(out, _as_csv(rows).encode())
         typer.echo(f"{len(rows)} predictions written to {out}", err=True)
     if as_json:
-        print_json({"model": str(model), "metric": saved.metadata.get("metric"), "predictions": rows})
+        print_json({"model": str(saved.path), "metric": saved.metadata.get("metric"), "predictions": rows})
     elif out is None:
         for row in rows:
             name = row.get("file", row["row"])
@@ -130,7 +138,9 @@ def _manifest(saved: SavedModel, problem: Problem) -> Manifest | None:
 
 
 def _warn(saved: SavedModel) -> None:
-    """Print on stderr that the run's final metric is that of another predictor."""
+    """Print on stderr which round's model the best one is, and that the run's final metric is that of another predictor."""
+    if saved.best is not None:
+        typer.echo(f"note: {saved.best}", err=True)
     if (other := saved.other_predictor()) is not None:
         typer.echo(f"note: the run's final metric is that of another predictor than this model: {other}", err=True)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from coordinator_free_bootstrap.errors import written_as
+from peer.view.options import BestModel
 
 
 @written_as({"peer_id": "--peer", "to": "FILE"})
@@ -30,6 +31,7 @@ def export(
             show_default="what the run's final metric was measured with",
         ),
     ] = None,
+    best: BestModel = False,
     task: Annotated[
         str | None,
         typer.Option(help="Path of the task file, if it has moved: path/to/file.py:object.", show_default=False),
@@ -46,9 +48,11 @@ def export(
     Example: peer export out model.pt --peer 3
 
     Example: peer export out model.onnx --peer 3 --model cluster-1
+
+    Example: peer export out model.pt --peer 3 --best
     """
     from peer.view.models.model_out import export_model
     from peer.view.report.report import build_report
 
-    card = export_model(build_report(directory), peer_id, to, model, task)
+    card = export_model(build_report(directory), peer_id, to, model, task, best=best)
     typer.echo(f"wrote {to} and {card}", err=True)

@@ -49,6 +49,7 @@ def report(
     """
     from coordinator_free_bootstrap.errors import UsageError
     from coordinator_free_bootstrap.extras import is_installed, missing
+    from peer.view.report.matrix import save_matrix
     from peer.view.report.report import build_report
 
     html = out if out is not None and out.suffix == ".html" else None
@@ -71,12 +72,17 @@ def report(
         from peer.view.page.single_file import write_single_file
 
         typer.echo(f"wrote {write_single_file(directory, html, against)}", err=True)
-    elif out is None and not json and not is_installed("matplotlib"):
+        return
+    if out is None and json:
+        return
+    place = out or directory / "report"
+    for path in save_matrix(found.run, place):
+        typer.echo(f"wrote {path}", err=True)
+    if out is None and not is_installed("matplotlib"):
         typer.echo(f"no pictures: {missing('matplotlib')}", err=True)
-    elif out is not None or not json:
+    else:
         from peer.view.report.faults import save_fault_picture
         from peer.view.report.plots import save_plots
 
-        place = out or directory / "report"
         for path in [*save_plots(found.run, place), *save_fault_picture(found.run, place)]:
             typer.echo(f"wrote {path}", err=True)

@@ -142,6 +142,16 @@ class PassRequest(_message.Message):
     numbers: bytes
     def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., numbers: _Optional[bytes] = ...) -> None: ...
 
+class StatisticsRequest(_message.Message):
+    __slots__ = ("sender", "incarnation", "numbers")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    incarnation: int
+    numbers: bytes
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., numbers: _Optional[bytes] = ...) -> None: ...
+
 class Acknowledgement(_message.Message):
     __slots__ = ("refusal",)
     REFUSAL_FIELD_NUMBER: _ClassVar[int]

@@ -54,6 +54,11 @@ class PeerServiceStub:
                 request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.PassRequest.SerializeToString,
                 response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
                 _registered_method=True)
+        self.Statistics = channel.unary_unary(
+                '/peer.v1.PeerService/Statistics',
+                request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.StatisticsRequest.SerializeToString,
+                response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
+                _registered_method=True)
         self.PushModel = channel.stream_unary(
                 '/peer.v1.PeerService/PushModel',
                 request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.PushFrame.SerializeToString,
@@ -113,6 +118,12 @@ class PeerServiceServicer:
     def Pass(self, request, context):
         """The sender sends the receiver no (more) models in an exchange step.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Statistics(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -179,6 +190,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
             'Pass': grpc.unary_unary_rpc_method_handler(
                     servicer.Pass,
                     request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.PassRequest.FromString,
+                    response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.SerializeToString,
+            ),
+            'Statistics': grpc.unary_unary_rpc_method_handler(
+                    servicer.Statistics,
+                    request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.StatisticsRequest.FromString,
                     response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.SerializeToString,
             ),
             'PushModel': grpc.stream_unary_rpc_method_handler(
@@ -319,6 +335,33 @@ class PeerService:
             target,
             '/peer.v1.PeerService/Pass',
             peer_dot_wire_dot_generated_dot_peer__pb2.PassRequest.SerializeToString,
+            peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Statistics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/peer.v1.PeerService/Statistics',
+            peer_dot_wire_dot_generated_dot_peer__pb2.StatisticsRequest.SerializeToString,
             peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
             options,
             channel_credentials,

@@ -34,7 +34,8 @@ from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
 from peer.algorithms.final_phase import moved, tuned, validated_share
 from peer.algorithms.held_out import Indices
 from peer.algorithms.learner import Ability, Fields, measured, training_fields
-from peer.algorithms.personalize import Predictions, mixed, mixed_predictions
+from peer.algorithms.personalize import Predictions, mixed
+from peer.algorithms.predictor import MIXTURE, Predictor
 from peer.algorithms.seeding import obstacle_to_seeds
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
@@ -275,11 +276,18 @@ class Blend(Dfca[BlendOptions, BlendState]):
         weights = workspace.state.mixture
         if not weights:
             return measured(shared)
-        predictions = mixed_predictions(workspace.learner, self._models(workspace), weights)
-        found = measured(workspace.learner.evaluate_predictions(predictions))
+        found = super().evaluate(workspace)
         names = [*(f"cluster {slot}" for slot in self.clusters), "shared", "own", "shared, tuned", "cluster, tuned"]
         shown = {"blend": dict(zip(names, weights, strict=True)), **self.shown_seeds(workspace)}
         return found | {"metric_shared": shared.metric, "state": shown}
+
+    @override
+    def predictor(self, workspace: Workspace[BlendState]) -> Predictor:
+        """Return all models, whose predictions are mixed; before the choice, the shared one."""
+        weights = workspace.state.mixture
+        if not weights:
+            return Predictor((workspace.models.model(self.shared),))
+        return Predictor(tuple(self._models(workspace)), MIXTURE, weights)
 
     @override
     def final(self, workspace: Workspace[BlendState]) -> tuple[Vector, Fields]:
@@ -287,4 +295,4 @@ class Blend(Dfca[BlendOptions, BlendState]):
         self._choose(workspace)
         self._tune(workspace, guarded=True)
         model = workspace.models.model(int(np.argmax(workspace.state.mixture)))
-        return model, self.evaluate(workspace) | {"predictor": "mixture"}
+        return model, self.evaluate(workspace) | {"predictor": MIXTURE}

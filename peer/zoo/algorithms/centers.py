@@ -1,7 +1,8 @@
 """The base of algorithms in which a peer trains one model of its own, near centers that are averages over its neighborhood.
 
 Slots 0 .. K-1 hold the centers, slot K the own model w, the only one that is pushed. A neighbor's w is folded into centers;
-the own w takes part in them with a weight too. A center in which no model takes part stays as it is.
+the own w takes part in them with a weight too. A center in which no model takes part stays as it is. No peer trains a center, so
+the private tensors of all centers are those of the own w.
 """
 
 from __future__ import annotations
@@ -60,11 +61,13 @@ class OwnNearCenters(Algorithm[OptionsT, StateT]):
 
     @override
     def merge(self, workspace: Workspace[StateT]) -> None:
-        """Average the own w and the arrivals into each center."""
+        """Average the own w and the arrivals into each center; private tensors are those of the own w."""
         for center in range(self.clusters):
             share = self.own_share(workspace.state, center, workspace.models.deferred_weight(center))
             if share > 0:
                 workspace.models.replace(center, workspace.models.model(self.own).copy())
+            else:
+                workspace.models.copy_private(self.own, center)
             workspace.models.merge(center, share)
 
     @override

@@ -15,6 +15,7 @@ nearest center after round 0; alignment; a peer that sits a round out, whose cen
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 from typing_extensions import override
@@ -28,6 +29,8 @@ from peer.core.averaging import Vector, fold
 from peer.zoo.algorithms import cluster_count
 from peer.zoo.algorithms.cgpfl_decisions import CgpflDecisions, CgpflState, anchor_in, count_in, sketches_in
 from peer.zoo.algorithms.local_rounds import local_rounds
+
+Points: TypeAlias = list[tuple[int, Vector, int]]  # peer, what travels of its w, its samples
 
 
 class Cgpfl(CgpflDecisions):
@@ -92,8 +95,8 @@ class Cgpfl(CgpflDecisions):
         return training_fields(done)
 
     def _nearest(self, workspace: Workspace[CgpflState], count: int) -> int:
-        centers = [workspace.models.model(k) for k in range(count)]
-        return clustering.nearest(workspace.models.model(self.own), centers)
+        models, part = workspace.models, workspace.models.part
+        return clustering.nearest(part.of(models.model(self.own)), [part.of(models.model(k)) for k in range(count)])
 
     # ---- the exchange -----------------------------------------------------------------------------------------------
 
@@ -154,14 +157,16 @@ class Cgpfl(CgpflDecisions):
         alpha = self.options.alpha
         for k, old in enumerate(before) if alpha < 1 else ():
             if workspace.models.model(k) is not old:
-                mixed = old.copy()
-                fold(mixed, 1.0 - alpha, workspace.models.model(k), alpha)
-                workspace.models.replace(k, mixed)
+                part = workspace.models.part
+                mixed = part.of(old).copy()
+                fold(mixed, 1.0 - alpha, part.of(workspace.models.model(k)), alpha)
+                workspace.models.replace_part(k, mixed)
 
-    def _keep_points(self, workspace: Workspace[CgpflState], points: list[tuple[int, Vector, int]]) -> None:
+    def _keep_points(self, workspace: Workspace[CgpflState], points: Points) -> None:
         """Keep the models of round 0, the own one among them; with ``auto``, find what each number of clusters costs."""
         if workspace.state.trained:
-            own = (self.peer_id, workspace.models.share(self.own), workspace.learner.count())
+            models = workspace.models
+            own = (self.peer_id, models.share_part(self.own), workspace.learner.count())
             points = sorted([*points, own], key=lambda point: point[0])
         workspace.scratch["points"] = points
         if not self.auto:
@@ -169,10 +174,14 @@ class Cgpfl(CgpflDecisions):
         ratios: list[float] = []
         if points:
             weights = np.array([float(samples) for *_, samples in points])
-            found = clustering.coordinates([model for _, model, _ in points], self._first(workspace))
+            found = self._coordinates(workspace, points)
             most = max(1, min(self.count_max, len(points) // 2))
             ratios = cluster_count.relative_costs(found, most, self._draw("costs"), weights)
         workspace.state = replace(workspace.state, costs=tuple(cluster_count.curve_of(ratios, self.count_max)))
+
+    def _coordinates(self, workspace: Workspace[CgpflState], points: Points) -> clustering.Points:
+        first = workspace.models.part.of(self._first(workspace))
+        return clustering.coordinates([model for _, model, _ in points], first)
 
     def _draw(self, purpose: str) -> np.random.Generator:
         """Return the random numbers of a clustering: equal on peers whose neighborhoods have the same smallest id."""
@@ -198,7 +207,7 @@ class Cgpfl(CgpflDecisions):
         state = replace(state, clusters=count)
         if not points:
             return state
-        found = clustering.coordinates([model for _, model, _ in points], self._first(workspace))
+        found = self._coordinates(workspace, points)
         parts = clustering.k_means(found, count, self._draw("k-means"))
         before = [self._first(workspace).copy() for _ in range(self.clusters)]
         for k in range(self.clusters):
@@ -215,9 +224,10 @@ class Cgpfl(CgpflDecisions):
         return replace(state, anchor=labels.Anchor(self.peer_id, 0))
 
     def _sketches(self, workspace: Workspace[CgpflState], count: int) -> sketches.Sketches:
-        centers = [workspace.models.model(k) for k in range(count)]
+        models, part = workspace.models, workspace.models.part
+        centers = [part.of(models.model(k)) for k in range(count)]
         size, seed = self.options.sketch_size, self.manifest.seed
-        return sketches.sketch(centers, self._first(workspace), size, seed)
+        return sketches.sketch(centers, part.of(self._first(workspace)), size, seed)
 
     def _align(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Take over the labels, and K, of the neighbor with the smallest anchor: permute the own centers to match its."""

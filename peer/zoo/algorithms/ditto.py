@@ -28,7 +28,9 @@ class DittoOptions(BaseModel):
         0.1, ge=0, description="lambda: how strongly the personal model is held near the shared one"
     )
     personal_epochs: int | None = Field(
-        None, ge=1, description="epochs of the personal model in a round; default: run.local_epochs"
+        None,
+        ge=1,
+        description="epochs, or steps as run.local_unit says, of the personal model in a round; default: run.local_epochs",
     )
 
 

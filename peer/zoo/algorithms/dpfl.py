@@ -16,7 +16,6 @@ peer that missed the preprocessing takes neighbors drawn at random as potential 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -52,7 +51,9 @@ class DpflOptions(BaseModel):
         1, ge=1, description="P: rounds from one choice of collaborators to the next"
     )
     initial_epochs: int | None = Field(
-        None, ge=1, description="tau_init: local epochs in round 0; default: twice run.local_epochs"
+        None,
+        ge=1,
+        description="tau_init: local epochs, or steps as run.local_unit says, in round 0; default: twice run.local_epochs",
     )
     rebuild_every: Annotated[int, OF_EXCHANGE] = Field(
         0, ge=0, description="rounds between repetitions of the preprocessing; 0: none; each costs its bytes again"
@@ -274,9 +275,13 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         return training_fields([stats])
 
     def _choice(self, workspace: Workspace[DpflState]) -> GreedyChoice:
-        own, weight = workspace.models.model(CURRENT), float(workspace.state.sample_count)
-        loss = partial(workspace.learner.mean_loss, part="validation")
+        models, weight = workspace.models, float(workspace.state.sample_count)
+        own = models.part.of(models.model(CURRENT))
         coins = generator(self.manifest.seed, "coins", self.peer_id, workspace.round_index)
+
+        def loss(part: Vector) -> float:
+            return workspace.learner.mean_loss(models.part.joined(models.model(CURRENT), part), "validation")
+
         return GreedyChoice(own, weight, loss, coins, self.options.budget)
 
     @override
@@ -319,10 +324,11 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
             for peer in shuffled.tolist():
                 choice.consider(peer, *arrived[peer])
             return self._chosen(workspace, choice)
-        mean = WeightedSum.of(workspace.models.model(CURRENT), float(workspace.state.sample_count))
+        models = workspace.models
+        mean = WeightedSum.of(models.part.of(models.model(CURRENT)), float(workspace.state.sample_count))
         for peer in sorted(set(workspace.state.collaborators) & set(arrived)):
             mean.add(*arrived[peer])
-        workspace.models.replace(CURRENT, mean.mean())
+        models.replace_part(CURRENT, mean.mean())
         return workspace.state
 
     def _chosen(self, workspace: Workspace[DpflState], choice: GreedyChoice) -> DpflState:
@@ -330,7 +336,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         if self.options.guard_self and choice.gain < 0:
             return replace(found, collaborators=())
         if chosen:
-            workspace.models.replace(CURRENT, choice.average())
+            workspace.models.replace_part(CURRENT, choice.average())
         return replace(found, collaborators=chosen)
 
     @override
@@ -359,6 +365,6 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
 
 
 def arrivals(workspace: Workspace) -> dict[int, tuple[Vector, float]]:
-    """Return the models that are kept, and their sample counts, by sender."""
+    """Return what travels of the models that are kept, and their sample counts, by sender."""
     kept = [arrival for arrival in workspace.arrivals if arrival.model is not None]
     return {a.header.sender: (a.model, float(a.header.sample_count)) for a in kept if a.model is not None}

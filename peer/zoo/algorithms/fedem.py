@@ -22,9 +22,9 @@ from typing_extensions import override
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import Ability, Fields, measured, training_fields
+from peer.algorithms.learner import Ability, Fields, training_fields
 from peer.algorithms.mixture import division
-from peer.algorithms.personalize import mixed_predictions
+from peer.algorithms.predictor import MIXTURE, Predictor
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
@@ -78,22 +78,26 @@ class FedEM(Algorithm):
     @override
     def evaluate(self, workspace: Workspace) -> Fields:
         """Return the metrics of the mixed predictions."""
-        models = [workspace.models.model(slot) for slot in range(self.slots)]
         mixture = workspace.state.mixture
-        result = workspace.learner.evaluate_predictions(mixed_predictions(workspace.learner, models, mixture))
         # reports read from `soft_mixture` that pi is a mean of probabilities; the mixture of FedSPD counts samples.
         state: Fields = {"mixture": list(mixture), "soft_mixture": list(mixture)}
         if "shares" in workspace.scratch:
             likeliest = np.argmax(workspace.scratch["shares"], axis=0).astype(np.int64)
             classes = workspace.learner.labels()
             state |= division(likeliest, self.slots, true=workspace.true_cluster, classes=classes)
-        return measured(result) | {"state": state}
+        return super().evaluate(workspace) | {"state": state}
+
+    @override
+    def predictor(self, workspace: Workspace) -> Predictor:
+        """Return all models, whose predictions are mixed by pi."""
+        models = tuple(workspace.models.model(slot) for slot in range(self.slots))
+        return Predictor(models, MIXTURE, workspace.state.mixture)
 
     @override
     def final(self, workspace: Workspace) -> tuple[Vector, Fields]:
         """Return the model of the largest pi; the metrics are those of the mixed predictions."""
         main = int(np.argmax(workspace.state.mixture))
-        return workspace.models.model(main), self.evaluate(workspace) | {"predictor": "mixture"}
+        return workspace.models.model(main), self.evaluate(workspace) | {"predictor": MIXTURE}
 
 
 def responsibilities(losses: npt.NDArray[np.floating], mixture: Sequence[float]) -> npt.NDArray[np.float64]:

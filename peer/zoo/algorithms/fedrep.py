@@ -1,32 +1,28 @@
 """FedRep between neighbors: the body of the model travels and is averaged, its head (the last layer) stays private.
 
 Round: put the averaged body under the own head; train the head for tau_h epochs with the body fixed, then the body for tau epochs
-with the head fixed; send the body, and only its bytes. With ``joint`` both train together for tau epochs: FedPer.
+with the head fixed; send the body, and only its bytes. The head is what `run.private_parameters` names, by default the last
+layer. FedPer, which trains both together, is algorithm `dfedavg` with the same key.
 
-Sources: Liam Collins, Hamed Hassani, Aryan Mokhtari and Sanjay Shakkottai, "Exploiting Shared Representations for Personalized
-Federated Learning", 2021, arXiv 2102.07078; Manoj Ghuhan Arivazhagan, Vinay Aggarwal, Aaditya Kumar Singh and Sunav Choudhary,
-"Federated Learning with Personalization Layers", 2019, arXiv 1912.00818. The form between neighbors is an addition of this
-project.
+Source: Liam Collins, Hamed Hassani, Aryan Mokhtari and Sanjay Shakkottai, "Exploiting Shared Representations for Personalized
+Federated Learning", 2021, arXiv 2102.07078. The form between neighbors is an addition of this project.
 """
 
 from __future__ import annotations
 
-import fnmatch
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import ClassVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
-from coordinator_free_bootstrap.errors import ConfigError
-from coordinator_free_bootstrap.options import EffectiveWhen
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
+from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import Fields, Learner, training_fields
+from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.workspace import Workspace
-from peer.core.averaging import Vector
 from peer.core.schema import Schema
-from peer.zoo.algorithms.personal import PERSONAL, SHARED, Personal
 
 
 class FedRepOptions(BaseModel):
@@ -34,96 +30,66 @@ class FedRepOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    head: list[str] = Field(
-        default_factory=list,
-        description="names of the private tensors, with * and ?, such as classifier.*; default: the last layer",
+    gone: ClassVar[Mapping[str, str]] = {
+        "head": "Set run.private_parameters to these patterns.",
+        "joint": "FedPer is run.algorithm = dfedavg with the tensors of the head in run.private_parameters. Set these.",
+    }
+
+    head_epochs: int | None = Field(
+        None,
+        ge=1,
+        description="epochs, or steps as run.local_unit says, of the head in a round; default: run.local_epochs",
     )
-    joint: bool = Field(False, description="train head and body together (FedPer), instead of one after the other")
-    head_epochs: Annotated[
-        int | None,
-        EffectiveWhen(lambda r: not r.options.joint, "run.options.joint is true: head and body train together"),
-    ] = Field(None, ge=1, description="epochs of the head in a round; default: run.local_epochs")
 
 
-class FedRep(Personal[FedRepOptions]):
-    """FedRep: neighbors share the body of the model, each peer keeps its own head; with options.joint FedPer."""
+class FedRep(Algorithm[FedRepOptions]):
+    """FedRep: neighbors share the body of the model, each peer keeps its own head."""
 
     name = "fedrep"
+    clustered = False
     Options = FedRepOptions
+    default_mix: ClassVar[str] = "metropolis"
 
+    @classmethod
     @override
-    def travelling(self, schema: Schema) -> Schema:
+    def private_patterns(cls, manifest: Manifest, schema: Schema) -> Sequence[str]:
+        """Return `run.private_parameters`, by default the last layer."""
+        parameters = _parameters(schema)
+        last = parameters[-1].rpartition(".")[0]
+        return super().private_patterns(manifest, schema) or [f"{last}.*" if last else parameters[-1]]
+
+    @classmethod
+    @override
+    def travelling(cls, manifest: Manifest, schema: Schema) -> Schema:
         """Return the tensors of the body.
 
         Raises:
-            ConfigError: no tensor is in the head, or all are.
+            ConfigError: also if no parameter is in the head.
         """
-        head = self._head(schema)
-        body = Schema(tuple(spec for spec in schema.tensors if spec.name not in head))
-        if not head or not any(spec.role == "parameter" for spec in body.tensors):
-            names = ", ".join(spec.name for spec in schema.tensors)
+        body = super().travelling(manifest, schema)
+        if len(_parameters(body)) == len(parameters := _parameters(schema)):
+            expected = "patterns that match a parameter, since algorithm fedrep trains a head"
+            parameters_are = f"The model's parameters are: {', '.join(parameters)}."
             raise ConfigError(
-                "run.options.head: expected names that match a tensor and leave a parameter to share, got "
-                f"{self.options.head or 'the last layer'}, which leaves "
-                f"{'no tensor in the head' if not head else 'no parameter to share'}. The model's tensors are: {names}."
+                ConfigProblem("run.private_parameters", expected, str(manifest.private_parameters), parameters_are)
             )
         return body
 
-    def _head(self, schema: Schema) -> frozenset[str]:
-        names = [spec.name for spec in schema.tensors]
-        last = [spec.name for spec in schema.tensors if spec.role == "parameter"][-1].rpartition(".")[0]
-        patterns = self.options.head or [f"{last}.*" if last else names[-1]]
-        return frozenset(name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
-
-    def _body_places(self, schema: Schema) -> list[slice]:
-        head = self._head(schema)
-        return [place for spec, place in schema.slices() if spec.name not in head]
-
-    def body_of(self, schema: Schema, whole: Vector) -> Vector:
-        """Return the body of a whole model, a new float32 vector."""
-        return np.concatenate([whole[place] for place in self._body_places(schema)])
-
-    def joined(self, schema: Schema, whole: Vector, body: Vector) -> Vector:
-        """Return a copy of a whole model with another body."""
-        result, start = whole.copy(), 0
-        for place in self._body_places(schema):
-            size = place.stop - place.start
-            result[place] = body[start : start + size]
-            start += size
-        return result
-
-    @override
-    def initial_models(self, learner: Learner) -> tuple[list[Vector], bool]:
-        """Return the body and the whole of one first model, equal on all peers."""
-        self.travelling(learner.schema)  # a head that leaves nothing is refused here
-        (first, whole), common = super().initial_models(learner)
-        return [self.body_of(learner.schema, first), whole], common
-
     @override
     def train(self, workspace: Workspace) -> Fields:
-        """Train head and body; the body alone goes to slot 0."""
-        schema, whole = workspace.learner.schema, self.evaluation_model(workspace)
-        parameters = frozenset(spec.name for spec in schema.tensors if spec.role == "parameter")
-        head = self._head(schema) & parameters
-        if self.options.joint:
-            whole, stats = workspace.fit(whole, workspace.slot_plan(SHARED), "whole")
-        else:
-            epochs = self.options.head_epochs or self.manifest.local_epochs
-            plan = replace(workspace.slot_plan(PERSONAL), epochs=epochs, only=head)
-            tuned, _ = workspace.fit(whole, plan, "head")
-            whole = self.joined(schema, tuned, workspace.models.model(SHARED))  # BatchNorm statistics of the body too
-            whole, stats = workspace.fit(whole, replace(workspace.slot_plan(SHARED), only=parameters - head), "body")
-        workspace.models.replace(SHARED, self.body_of(schema, whole))
-        workspace.models.replace(PERSONAL, whole)
+        """Train the head, then the body."""
+        schema, models = workspace.learner.schema, workspace.models
+        body = frozenset(_parameters(self.travelling(self.manifest, schema)))
+        plan, start = workspace.slot_plan(1), models.model(0)
+        epochs = self.options.head_epochs or self.manifest.local_epochs
+        tuned, _ = workspace.fit(
+            start, replace(plan, epochs=epochs, only=frozenset(_parameters(schema)) - body), "head"
+        )
+        whole = models.part.joined(tuned, models.part.of(start))  # BatchNorm statistics of the body too
+        whole, stats = workspace.fit(whole, replace(workspace.slot_plan(0), only=body), "body")
+        models.replace(0, whole)
         return training_fields([stats])
 
-    @override
-    def evaluation_model(self, workspace: Workspace) -> Vector:
-        """Return the own head on the averaged body."""
-        schema, models = workspace.learner.schema, workspace.models
-        return self.joined(schema, models.model(PERSONAL), models.model(SHARED))
 
-    @override
-    def evaluate(self, workspace: Workspace) -> Fields:
-        """Return the metrics of the own head on the averaged body; a body alone predicts nothing."""
-        return Algorithm.evaluate(self, workspace)
+def _parameters(schema: Schema) -> list[str]:
+    return [spec.name for spec in schema.tensors if spec.role == "parameter"]

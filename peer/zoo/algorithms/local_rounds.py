@@ -41,11 +41,10 @@ class LocalRoundsOptions(BaseModel):
         return learning_rate * self.strength if self.rho is None else self.rho
 
 
-OF_EPOCHS: dict[str, EffectiveWhen] = {
-    "local_epochs": EffectiveWhen(
-        lambda r: r.options is None or r.options.local_rounds is None, "run.options.local_rounds is given"
-    )
-}
+OF_EPOCHS: dict[str, EffectiveWhen] = dict.fromkeys(
+    ("local_epochs", "local_unit"),
+    EffectiveWhen(lambda r: r.options is None or r.options.local_rounds is None, "run.options.local_rounds is given"),
+)
 
 
 def check_local_rounds(name: str, manifest: Manifest, options: LocalRoundsOptions) -> None:

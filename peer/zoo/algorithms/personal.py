@@ -56,11 +56,13 @@ def require_plain_sgd(name: str, manifest: Manifest) -> None:
 
 
 def batches_in_epochs(workspace: Workspace) -> int:
-    """Return how many mini-batches ``run.local_epochs`` have: n / B, rounded up, times tau."""
+    """Return how many mini-batches ``run.local_epochs`` have: n / B, rounded up, times tau; tau if it counts steps."""
+    if workspace.manifest.local_unit == "step":
+        return workspace.manifest.local_epochs
     return workspace.manifest.local_epochs * -(-workspace.learner.count() // batch_samples(workspace))
 
 
 def batch_samples(workspace: Workspace) -> int:
-    """Return B, the samples of a mini-batch: ``run.batch_size``, or the number of all."""
-    size = workspace.manifest.batch_size
+    """Return B, the samples of a mini-batch: those of a step by ``run.batch_size``, or the number of all."""
+    size = workspace.manifest.step_samples
     return max(1, workspace.learner.count()) if size == "all" else size

@@ -72,10 +72,11 @@ class PFedMe(Personal[PFedMeOptions, PFedMeState]):
     @override
     def close(self, workspace: Workspace[PFedMeState]) -> PFedMeState:
         """Average w; with beta < 1, keep a share of the own w."""
-        own = workspace.models.share(SHARED)
+        models, part = workspace.models, workspace.models.part
+        own = models.share(SHARED)
         state = super().close(workspace)
-        if self.options.beta < 1 and workspace.models.model(SHARED) is not own:
-            mixed = own.copy()
-            fold(mixed, 1.0 - self.options.beta, workspace.models.model(SHARED), self.options.beta)
-            workspace.models.replace(SHARED, mixed)
+        if self.options.beta < 1 and models.model(SHARED) is not own:
+            mixed = part.of(own).copy()
+            fold(mixed, 1.0 - self.options.beta, part.of(models.model(SHARED)), self.options.beta)
+            models.replace_part(SHARED, mixed)
         return state

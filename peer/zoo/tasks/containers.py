@@ -15,15 +15,15 @@ from coordinator_free_bootstrap.strict_json import of_type
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.columns import some
 from peer.tasks.in_numpy import in_numpy, is_missing
-from peer.tasks.preprocessing import PIXELS, RAW, Preprocessing, precision
+from peer.tasks.preprocessing import PIXELS, RAW, SAMPLES_MIN, Preprocessing, Shared, precision
 from peer.tasks.table import table_of_frame
 from peer.zoo.tasks.data_options import TableOptions
 from peer.zoo.tasks.files import class_list, held_out
 from peer.zoo.tasks.pool import Pool
 from peer.zoo.tasks.tabular import CLASSES_MIN_REFUSED, pool_of
 
-ARRAY_OPTIONS = ("kind", "classes", "standardize", "preprocessing")
-FRAME_OPTIONS = ("kind", "classes", "standardize", "columns", "ignore", "categories", "missing")
+ARRAY_OPTIONS = ("kind", "classes", "standardize", "samples_min", "preprocessing")
+FRAME_OPTIONS = ("kind", "classes", "standardize", "samples_min", "columns", "ignore", "categories", "missing")
 CHANNELS = (1, 3, 4)  # of pictures
 SOURCE = "peer.Data"
 Read = Callable[[str | None], Pool]  # the samples, grouped by the values of a column, or by None
@@ -50,11 +50,12 @@ def samples_of(x: Any, y: Any, options: Mapping[str, Any]) -> Read:
     known = FRAME_OPTIONS if hasattr(x, "iloc") else ARRAY_OPTIONS
     if unknown := sorted(set(options).difference(known)):
         raise TaskError(f"{SOURCE}: expected one of the options {', '.join(known)}, got {unknown[0]}")
+    shared = _shared(options)
     if hasattr(x, "iloc"):
         return _frame(x, y, dict(options))
     if isinstance(y, str):
         raise TaskError(f"{SOURCE}: y: expected an array of targets [n], got the text {y!r} beside {of_type(x)}")
-    pool = _array_pool(_array("x", x), _array("y", y), options)
+    pool = _array_pool(_array("x", x), _array("y", y), options, shared)
 
     def read(by: str | None) -> Pool:
         if by is not None:
@@ -136,7 +137,20 @@ def _listed(values: Any) -> np.ndarray:
     return found
 
 
-def _array_pool(x: np.ndarray, y: np.ndarray, options: Mapping[str, Any]) -> Pool:
+def _shared(options: Mapping[str, Any]) -> Shared | None:
+    """Return the scaling by all peers that the options ask for, or None."""
+    standardize: object = options.get("standardize", True)
+    if not isinstance(standardize, bool) and standardize != "shared":
+        raise TaskError(f"{SOURCE}: standardize: expected True, False or 'shared', got {standardize!r}")
+    if standardize == "shared":
+        return Shared(options.get("samples_min", SAMPLES_MIN))
+    if "samples_min" in options:
+        why = "standardize is not 'shared'"
+        raise TaskError(ConfigProblem.without_effect(f"{SOURCE}: samples_min", options["samples_min"], why))
+    return None
+
+
+def _array_pool(x: np.ndarray, y: np.ndarray, options: Mapping[str, Any], shared: Shared | None) -> Pool:
     if x.ndim < 2:
         raise TaskError(
             f"{SOURCE}: x: expected [samples, features...], such as x.reshape(-1, 1), got shape {list(x.shape)}"
@@ -163,7 +177,13 @@ def _array_pool(x: np.ndarray, y: np.ndarray, options: Mapping[str, Any]) -> Poo
     rows = x.ndim == 2 and preprocessing is None
     x = x.astype(precision(x)) if rows or x.dtype == bool else x
     pool = held_out(x, targets, None if names is None else len(names))
-    if preprocessing is None and rows and options.get("standardize", True):
+    if shared is not None and not rows:
+        raise TaskError(
+            f"{SOURCE}: standardize: expected rows [samples, features] for 'shared', got shape {list(x.shape)}"
+        )
+    if shared is not None:
+        preprocessing = Preprocessing(shared=shared)
+    elif preprocessing is None and rows and options.get("standardize", True):
         preprocessing = Preprocessing.standardizing(pool.x[: pool.train_count])
     preprocessing = preprocessing or (PIXELS if x.dtype == np.uint8 else RAW)
     return replace(pool, preprocessing=preprocessing, class_names=names)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.options import EffectiveWhen, Whole
+from peer.tasks.preprocessing import SAMPLES_MIN
 
 Names = list[bool | int | float | str | None]  # compared with texts of the data
 
@@ -77,7 +78,19 @@ class TableOptions(DataOptions):
         None,
         description="list of the input columns, in the order of the model's inputs (all besides the target, as in the table)",
     )
-    standardize: bool = Field(True, description="scale each column by mean and standard deviation of the training rows")
+    standardize: bool | Literal["shared"] = Field(
+        True,
+        description="scale each column by mean and standard deviation of the training rows; shared: of those of all peers, on "
+        "which they agree before round 0",
+    )
+    samples_min: Annotated[
+        Whole,
+        EffectiveWhen(lambda o: o.standardize == "shared", "run.task_options.standardize is not shared"),
+    ] = Field(
+        SAMPLES_MIN,
+        ge=2,
+        description="training rows that each peer needs to take part in shared scaling, which tells its sums",
+    )
     ignore: Annotated[
         Names,
         Field(description="list of columns that are no inputs"),

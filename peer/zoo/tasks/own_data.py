@@ -33,7 +33,9 @@ class Data(DealtTask):
         y: targets [n]; of a frame or a Hugging Face data set also the name of a column. Texts, integers and booleans are
             labels, and fractions are numbers to predict.
         options: ``kind`` ("classification" or "regression"), ``classes`` (list of labels; default: those in ``y``, sorted) and
-            ``standardize`` (rows are scaled by mean and deviation of the training rows; true); of arrays ``preprocessing``; of
+            ``standardize`` (rows are scaled by mean and deviation of the training rows: of all peers' data before they are dealt;
+            true; ``"shared"``: of the peers' own training rows, on which they agree, each with ``samples_min`` or more); of
+            arrays ``preprocessing``; of
             frames the other options of the task ``tabular``: ``columns``, ``ignore``, ``categories``, ``missing``.
 
     The model is ``run.model``, by default a perceptron for rows and a CNN for pictures; a subclass may have its own.

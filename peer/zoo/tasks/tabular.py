@@ -14,7 +14,7 @@ from coordinator_free_bootstrap.errors import ConfigProblem, TaskError
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.columns import NUMBER, Columns, columns_of, refuse_look_alikes, some
 from peer.tasks.numerals import number
-from peer.tasks.preprocessing import Preprocessing, precision
+from peer.tasks.preprocessing import Preprocessing, Shared, precision
 from peer.tasks.table import MISSING, SUFFIXES, Form, Table, is_table, read_table
 from peer.zoo.tasks.files import class_list, held_out, named_classes
 from peer.zoo.tasks.pool import DataSet, Facts, Pool, Settings
@@ -72,9 +72,12 @@ def pool_of(table: Table, options: Settings, path: Path) -> Pool:
     y, classes = _targets(kept, str(target), options)
     group = None if by is None else _groups(kept.column(header.index(str(by))))
     pool = held_out(x.astype(precision(x)), y, None if classes is None else len(classes), group)
-    scaling = Preprocessing(columns=columns.names)
-    if options["standardize"]:
+    if options["standardize"] == "shared":
+        scaling = Preprocessing(columns=columns.names, shared=Shared(options["samples_min"]))
+    elif options["standardize"]:
         scaling = Preprocessing.standardizing(pool.x[: pool.train_count], columns.names)
+    else:
+        scaling = Preprocessing(columns=columns.names)
     aim = f"to predict: {target}, " + ("a number" if classes is None else f"classes {some(classes)}")
     left_out = len(table.rows) - len(kept.rows)
     dropped = f"; left out: {counted(left_out, 'row')} without a value" if left_out else ""

@@ -16,6 +16,7 @@ from peer.cli.problem import Problem, takes_problem
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from peer.store.records import ScalingLine
     from peer.tasks.shard import Kind, Shard
     from peer.tasks.task import Task
     from peer.zoo.tasks.summary import ShardSummary
@@ -68,6 +69,14 @@ def show(
         typer.Argument(help="Folder of shard files to check and show instead.", show_default=False, readable=False),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Picture to write, PNG.", readable=False)] = None,
+    federation: Annotated[
+        bool,
+        typer.Option(
+            "--federation",
+            help="Show the numbers that all peers scale with, in a run with shared scaling: of data that are all here, or of the "
+            "state or run directory given in place of shard files.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show classes, rotations and sizes of each peer's data, as a table and as a picture."""
@@ -75,6 +84,10 @@ def show(
     from peer.tasks.user_code import shard_of
     from peer.zoo.tasks.summary import save_plot, summarize
 
+    if federation:
+        refuse_given("--federation is given", out=out)
+        _show_federation(problem, shards, as_json=as_json)
+        return
     if shards is not None:
         local = problem.local
         refuse_given("SHARDS are given", peers=local.peers, data_root=local.data_root, download=local.download)
@@ -102,6 +115,44 @@ def show(
         print_json({"peers": [asdict(s) for s in summaries]})
     else:
         _print(summaries)
+
+
+def _show_federation(problem: Problem, folder: Path | None, *, as_json: bool) -> None:
+    from peer.tasks.user_code import shard_of
+    from peer.zoo.tasks.federation import histories_in, of_histories, of_shards
+
+    if folder is not None:
+        given = problem.local
+        refuse_given("a directory is given", peers=given.peers, data_root=given.data_root, set=problem.settings or None)
+        agreed = of_histories(histories_in(folder) or [folder / "history.jsonl"])
+    else:
+        _, count, task = problem.load()
+        agreed = of_shards(((peer_id, shard_of(task, peer_id)) for peer_id in range(count)), task)
+    if as_json:
+        print_json({name: value for name, value in agreed.items() if name not in ("kind", "t", "time", "incarnation")})
+    else:
+        _print_federation(agreed)
+
+
+def _print_federation(agreed: ScalingLine) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    samples, classes = agreed["samples"], agreed.get("classes") or {}
+    sites = Table("peer", "samples", "classes")
+    for peer, count in samples.items():
+        sites.add_row(peer, str(count), _text(dict(enumerate(classes.get(peer, ())))))
+    counts = [sum(each) for each in zip(*classes.values(), strict=True)]
+    sites.add_row("all", str(sum(samples.values())), _text(dict(enumerate(counts))))
+    mean, deviation = agreed.get("mean") or [], agreed.get("deviation") or []
+    features = Table("feature", "mean", "deviation")
+    names = agreed.get("columns") or [str(number) for number in range(len(mean))]
+    for name, center, spread in zip(names, mean, deviation, strict=True):
+        features.add_row(name, f"{center:.6g}", f"{spread:.6g}")
+    console = Console()
+    console.print(sites)
+    console.print(features)
+    console.print(f"smallest site: {min(samples.values())} samples; digest {agreed['digest'][:16]}")
 
 
 class Readings:

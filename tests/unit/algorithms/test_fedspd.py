@@ -53,7 +53,7 @@ def test_a_run_equals_the_oracle(kind, clusters, first_round, mix):
         batch_size="all",
         local_epochs=4,
         learning_rate=0.5,
-        learning_rate_decay=[0.7, 2],
+        learning_rate_schedule="step:factor=0.7,every=2",
     )
     peers, data = peers_of(graph), {}
     for i, peer in enumerate(peers):
@@ -196,7 +196,7 @@ def test_an_empty_cluster_is_sent_untouched_and_not_trained():
 
 
 def test_learning_rate_decays_by_period():
-    graph = graph_of(learning_rate=0.1, learning_rate_decay=[0.5, 3])
+    graph = graph_of(learning_rate=0.1, learning_rate_schedule="step:factor=0.5,every=3")
     workspace = peers_of(graph)[0].workspace
     rates = []
     for workspace.round_index in range(7):

@@ -272,11 +272,11 @@ def test_pass_after_a_selection_ends_the_wait_for_its_model():
     graph = graph_of(rounds=3)
     world = World(graph, lambda peer, t: 0, rule=lambda s, r, m: 30.0 if isinstance(m, ModelHeader) else 0.001)
     engine = world.engines[0]
-    while engine.waits.waiting_for() != [1] or 0 not in engine.state.neighbors[1].selections:
+    while engine.waits.undelivered() != [1] or 0 not in engine.state.neighbors[1].selections:
         world.run(until=world.events[0][0])
     world.send_control(1, 0, Pass(1, 1, 0, 0))
     world.run(until=world.now + 0.01)
-    assert engine.waits.waiting_for() == [] and not engine.state.refusals
+    assert engine.waits.undelivered() == [] and not engine.state.refusals
 
 
 def test_label_conflict_is_counted_and_not_waited_for():

@@ -45,13 +45,24 @@ def test_an_algorithm_that_predicts_with_several_models_has_none():
 
 def test_the_rate_decays():
     """Two epochs at eta and eta / 2 are a phase of two epochs with decay; without decay it is one training of two epochs."""
-    peer = run(graph_of(final={"epochs": 2, "learning_rate": 0.4, "decay": 0.5}))[0]
+    peer = run(graph_of(final={"epochs": 2, "learning_rate": 0.4, "learning_rate_schedule": "step:factor=0.5"}))[0]
     first, _ = peer.workspace.fit(peer.models[0], plan_of(peer, ("final",), epochs=1, learning_rate=0.4))
     second, _ = peer.workspace.fit(first, plan_of(peer, ("final", 1), epochs=1, learning_rate=0.2))
     assert np.array_equal(second, peer.personalized)
     steady = run(graph_of(final={"epochs": 2, "learning_rate": 0.4}))[0]
     whole, _ = steady.workspace.fit(steady.models[0], plan_of(steady, ("final",), epochs=2, learning_rate=0.4))
     assert np.array_equal(whole, steady.personalized)
+
+
+def test_the_schedule_is_over_the_epochs_of_the_phase():
+    """A cosine over three epochs: each has its rate, and a fresh optimizer."""
+    final = {"epochs": 3, "learning_rate": 0.4, "learning_rate_schedule": "cosine:end=0.5"}
+    peer = run(graph_of(final=final, momentum=0.5))[0]
+    model = peer.models[0]
+    for epoch, rate in enumerate((0.4, 0.4 * 0.875, 0.4 * 0.625)):
+        path = ("final", epoch) if epoch else ("final",)
+        model, _ = peer.workspace.fit(model, plan_of(peer, path, epochs=1, learning_rate=rate))
+    np.testing.assert_allclose(model, peer.personalized, atol=1e-6)
 
 
 def test_the_guard_keeps_the_model_that_the_phase_would_spoil():

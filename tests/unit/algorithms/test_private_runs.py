@@ -28,6 +28,7 @@ class Shard:
 
     schema = SCHEMA
     abilities = frozenset(ABILITIES)
+    validates = False
 
     def __init__(self, peer_id):
         self.rng = np.random.default_rng(peer_id)

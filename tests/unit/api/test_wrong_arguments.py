@@ -94,7 +94,7 @@ def test_the_methods_of_a_run_name_their_arguments(tmp_path):
         ("peer_id", lambda: run.export_model(9, tmp_path / "model.pt")),
         ("to", lambda: run.export_model(0, WRONG)),
         ("to", lambda: run.export_model(0, "model.h5")),
-        ("model", lambda: run.export_model(0, tmp_path / "model.pt", "best")),
+        ("best", lambda: run.export_model(0, tmp_path / "model.pt", "best")),
     ]
     for name, call in calls:
         with pytest.raises(PeerError) as caught:

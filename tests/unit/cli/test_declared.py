@@ -199,6 +199,7 @@ def test_messages_name_options_that_exist():
         *KEYS.model_fields,
         *KIND_KEYS,
         "run",
+        "make_model",
         "metric",
         "rounds",
         "path",

@@ -1,5 +1,7 @@
 """`peer graph make` does not write a graph file that cannot run, or replace an existing one."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,34 @@ def test_help_and_check_agree_on_the_smallest_number_of_peers():
     (option,) = (p for p in get_command(app).commands["make"].params if p.name == "peers")
     assert "2 or more" in option.help
     assert call("make", "--peers", 1).exit_code == 2
+
+
+def with_private(tmp_path, patterns, *words):
+    path = tmp_path / "g.json"
+    call("make", "--peers", 3, "--set", f"run.private_parameters={json.dumps(patterns)}", *words, "--out", path)
+    return path
+
+
+def test_check_says_how_many_bytes_of_a_model_travel(tmp_path):
+    found = json.loads(call("check", with_private(tmp_path, ["3.*"]), "--json").stdout)
+    assert found["private_tensors"] == ["3.weight", "3.bias"]
+    assert 0 < found["model_bytes_that_travel"] < found["model_bytes"]
+    assert (found["model_bytes"] - found["model_bytes_that_travel"]) % (4 * 10) == 0, "a layer of ten outputs stays"
+
+
+def test_check_without_private_parameters_loads_no_task(tmp_path):
+    path = tmp_path / "g.json"
+    call("make", "--peers", 3, "--out", path)
+    assert "model_bytes" not in json.loads(call("check", path, "--json").stdout)
+
+
+@pytest.mark.parametrize(("patterns", "words"), [(["head.*"], "'head.*'"), (["*"], "leaves none")])
+def test_check_refuses_private_parameters_that_do_not_fit(tmp_path, patterns, words):
+    with pytest.raises(ConfigError, match=rf"run\.private_parameters: .*{re.escape(words)}.* 1.weight, 1.bias"):
+        call("check", with_private(tmp_path, patterns))
+
+
+def test_check_warns_where_the_size_is_unknown(tmp_path):
+    path = with_private(tmp_path, ["3.*"], "--set", "run.task=nowhere.py:task")
+    result = call("check", path)
+    assert "the bytes of a model that travel are unknown" in result.stderr and "nowhere.py" in result.stderr

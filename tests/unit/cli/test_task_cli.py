@@ -236,3 +236,11 @@ def test_a_wrong_key_of_set_is_refused(setting, error, words):
 def test_predict_refuses_keys_that_it_does_not_read(trained):
     with pytest.raises(UsageError, match="got peers"):
         peer("predict", trained[0], "x.npy", "--set", "peers=3")
+
+
+def test_task_check_says_what_of_a_model_travels():
+    found = json.loads(peer("task", "check", "digits", "--set", 'run.private_parameters=["3.*"]', "--json"))
+    assert found["travels"].endswith("private: 3.weight, 3.bias") and int(found["travels"].split()[0]) > 0
+    assert "travels" not in json.loads(peer("task", "check", "digits", "--json"))
+    with pytest.raises(ConfigError, match=r"run\.private_parameters: .* got 'head\.\*'.* 1\.weight"):
+        peer("task", "check", "digits", "--set", 'run.private_parameters=["head.*"]')

@@ -118,6 +118,40 @@ def test_first_round_begins_at_the_start_deadline():
     assert driven.engine.stage is Stage.ASSIGNING
 
 
+def test_with_everyone_a_run_begins_with_all_neighbors_or_ends_naming_the_missing_ones():
+    driven = Driven(start={"wait_for": "everyone", "deadline_s": 5.0})
+    driven.hello(1)
+    assert driven.engine.waits.waiting_for(driven.now) == [2]
+    assert (driven.engine.waits.since(), driven.engine.waits.until()) == (START, START + 5.0)
+    effects = driven.step(ev.Tick(), after=4.9)
+    assert driven.engine.stage is Stage.JOINING and of(effects, do.SetTimer)[-1].at <= START + 5.0
+    effects = driven.step(ev.Tick(), after=0.1)
+    assert driven.engine.stage is Stage.STOPPED and of(effects, do.Stop) == [do.Stop("alone")]
+    assert [line.message for line in of(effects, do.Log) if line.level == "error"] == [
+        "not started: neighbors [2] were missing after 5 s, and run.start.wait_for is everyone (peer 2 unknown)"
+    ]
+    assert not of(effects, do.Work) and of(effects, do.Record)[-1].fields["rounds_completed"] == 0
+
+
+def test_with_everyone_a_neighbor_that_has_died_again_is_missing_however_long_ago():
+    driven = Driven(start={"wait_for": "everyone", "deadline_s": 60.0}, timeouts={"suspicion_s": 1.0})
+    driven.hello(1)
+    for _ in range(20):  # beyond six suspicion times, after which `all` begins without it
+        driven.step(ev.Tick(), after=1.0)
+    assert driven.state_of(1) is NeighborState.DEAD
+    driven.hello(2)
+    assert driven.engine.stage is Stage.JOINING and driven.engine.waits.waiting_for(driven.now) == [1]
+    driven.hello(1, incarnation=2)
+    assert driven.engine.stage is Stage.ASSIGNING
+
+
+def test_with_everyone_a_restarted_peer_continues_without_those_that_are_gone():
+    driven = Driven(start={"wait_for": "everyone", "deadline_s": 5.0})
+    driven.hello(1, seen=6)  # it knows an earlier incarnation of this peer
+    driven.step(ev.Tick(), after=5.0)
+    assert driven.engine.stage is Stage.ASSIGNING
+
+
 def test_arrivals_are_read_from_training_on_and_folded_by_neighbor_id():
     driven = Driven()
     driven.hello(1)
@@ -140,7 +174,7 @@ def test_step_closes_when_all_models_are_folded_and_own_offers_answered():
     assert [effect.neighbor for effect in sent] == [1, 2]
     assert all(effect.header.incarnation == 7 for effect in sent)
     driven.deliver(1)
-    assert driven.engine.waits.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for(driven.now) == [2]
     driven.deliver(2)
     assert driven.engine.stage is Stage.EXCHANGING, "our own offers are not answered yet"
     driven.answered(1)
@@ -176,7 +210,7 @@ def test_neighbor_that_passed_is_not_waited_for():
     driven.work("train")
     driven.deliver(1)
     driven.step(ev.PassReceived(Pass(2, 1, 0, 0)))
-    assert driven.engine.waits.waiting_for() == []
+    assert driven.engine.waits.waiting_for(driven.now) == []
 
 
 def test_offers_of_a_round_wait_for_the_checkpoint_of_the_round_before():
@@ -366,7 +400,7 @@ def test_restarted_neighbor_gets_all_messages_again_and_its_delivery_counts():
     effects = driven.hello(1, incarnation=2)
     (again,) = of(effects, do.SendModel)
     assert again.neighbor == 1
-    assert driven.engine.waits.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for(driven.now) == [2]
 
 
 def test_restarted_neighbor_that_passes_is_not_waited_for_after_a_partial_delivery():
@@ -375,9 +409,9 @@ def test_restarted_neighbor_that_passes_is_not_waited_for_after_a_partial_delive
     driven.work("train")
     driven.deliver(1, total=2)
     driven.hello(1, incarnation=2, round_index=1)
-    assert driven.engine.waits.waiting_for() == [1, 2]
+    assert driven.engine.waits.waiting_for(driven.now) == [1, 2]
     driven.step(ev.PassReceived(Pass(1, 2, 0, 0)))
-    assert driven.engine.waits.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for(driven.now) == [2]
 
 
 def test_peer_with_a_raised_incarnation_sends_all_messages_again():
@@ -424,7 +458,7 @@ def test_neighbor_that_sends_hellos_but_never_answers_is_not_waited_for():
     driven.step(ev.Tick(), after=30.0)
     driven.work("assign")
     driven.work("train")
-    assert driven.engine.waits.waiting_for() == [1]
+    assert driven.engine.waits.waiting_for(driven.now) == [1]
 
 
 def test_heard_neighbor_must_answer_until_it_does_or_leaves():
@@ -856,7 +890,7 @@ def test_pass_after_a_selection_says_that_no_more_models_come():
     driven.step(ev.SelectReceived(select))
     assert driven.engine.rejects_control(later) is None
     driven.step(ev.PassReceived(later))
-    assert driven.engine.waits.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for(driven.now) == [2]
 
 
 def test_refused_complete_model_is_counted_by_code_and_not_waited_for():
@@ -865,7 +899,7 @@ def test_refused_complete_model_is_counted_by_code_and_not_waited_for():
     driven.work("train")
     driven.offer(1)
     driven.step(ev.ArrivalLost(driven.arrival(1), Refusal(RefusalCode.NORM_BOUND)))
-    assert driven.engine.waits.waiting_for() == [2] and driven.engine.state.totals["models_rejected"] == 1
+    assert driven.engine.waits.waiting_for(driven.now) == [2] and driven.engine.state.totals["models_rejected"] == 1
     driven.deliver(2)
     driven.answered(1)
     driven.answered(2)
@@ -904,6 +938,6 @@ def test_neighbor_that_passed_after_a_partial_delivery_may_restart():
     driven.deliver(1, total=2)
     driven.step(ev.PassReceived(Pass(1, 1, 0, 0)))
     driven.hello(1, incarnation=2)
-    assert driven.engine.waits.waiting_for() == [1, 2], "the new incarnation may send the rest"
+    assert driven.engine.waits.waiting_for(driven.now) == [1, 2], "the new incarnation may send the rest"
     driven.step(ev.PassReceived(Pass(1, 2, 0, 0)))
-    assert driven.engine.waits.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for(driven.now) == [2]

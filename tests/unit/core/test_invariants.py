@@ -14,8 +14,9 @@ from peer.core import invariants
 from peer.core.arrivals import Arrival
 from peer.core.engine import Engine
 from peer.core.invariants import ALWAYS, BY_STAGE, InvariantBroken, check
-from peer.core.messages import Pass, Select
+from peer.core.messages import Numbers, Pass, Select
 from peer.core.neighbor import SELECTIONS_MAX
+from peer.core.sites import Sites
 from peer.core.stages import Stage
 from tests.unit.core.test_pace import Driven, header
 
@@ -194,6 +195,10 @@ def no_timer(driven):
     driven.state.effects = [effect for effect in driven.state.effects if not isinstance(effect, do.SetTimer)]
 
 
+def unknown_sites(driven):
+    driven.state.sites = Sites(0, Numbers.of(1.0), (0, 1, 2), lambda numbers: "")
+
+
 def live_stranger(driven):
     driven.state.neighbors[1].connected = False
 
@@ -209,6 +214,7 @@ BREAKS = [
     ("buffers_are_bounded", training, all_buffers),
     ("messages_do_not_pile_up", training, many_selections),
     ("messages_do_not_pile_up", training, many_messages),
+    ("sites_are_known", training, unknown_sites),
     ("live_neighbors_are_connected", training, live_stranger),
     ("disk_is_not_ahead", training, setting("disk.saved_round", 1)),
     ("disk_is_not_ahead", training, setting("disk.writing", 1)),

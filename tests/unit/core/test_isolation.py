@@ -64,6 +64,24 @@ def test_peer_that_was_alone_in_most_rounds_ends_as_alone_and_says_so(together, 
     assert said == (["trained alone: 4 of 6 rounds were without any neighbor (peer 1 left)"] if together == 2 else [])
 
 
+@pytest.mark.parametrize("together", [2, 3, 5])
+def test_a_neighbor_that_was_hardly_there_is_named_at_the_end(together):
+    """Its record names it in the rounds that it missed, and a checkpoint keeps the count."""
+    effects = alone_from_round(together, 6)
+    missing = [record.fields["missing"] for record in of(effects, do.Record) if record.kind == "round"]
+    assert missing == [[]] * together + [[1]] * (6 - together)
+    said = [line.message for line in of(effects, do.Log) if line.level == "warning" and "took part" in line.message]
+    assert said == ([f"peer 1 took part in {together} of 6 rounds of this peer"] if together < 5 else [])
+    (saved,) = [write for write in of(effects, do.WriteCheckpoint) if write.round_index == 6]
+    driven = Driven("lockstep", peers=2, rounds=6)
+    driven.state._restore(saved.state)
+    assert driven.state.hardly_there() == [line.removesuffix(" of this peer") for line in said]
+
+
+def test_in_async_pace_no_round_waits_and_nothing_is_said_of_neighbors():
+    assert not any("took part" in line.message for line in of(alone_from_round(2, 6, "async"), do.Log))
+
+
 def verdict(driven, **totals):
     driven.state.totals.add(totals, totals)
     return driven.engine.isolation.verdict()
@@ -111,7 +129,7 @@ def test_never_alone_holds_the_round_until_a_neighbor_is_back(pace):
     if pace == "async":
         effects += driven.work("assign") + driven.work("train")
     effects += driven.step(ev.Tick(), after=SUSPICION_S) + driven.step(ev.Tick(), after=50.0)
-    assert driven.engine.stage is Stage.EXCHANGING and driven.engine.waits.waiting_for() == [1]
+    assert driven.engine.stage is Stage.EXCHANGING and driven.engine.waits.waiting_for(driven.now) == [1]
     (line,) = [line for line in of(effects, do.Log) if "no neighbor is live" in line.message]
     assert line.message == "no neighbor is live: waiting up to 60 s for one (peer 1 left)"
     driven.hello(1, 0, incarnation=2)

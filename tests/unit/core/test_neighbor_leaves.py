@@ -41,7 +41,7 @@ def test_round_waits_for_a_neighbor_that_left_once_and_the_suspicion_time():
     rounds_of_1_s(driven)
     driven.work("assign"), driven.work("train")
     leave(driven, 1, 3)
-    assert driven.engine.waits.waiting_for() == [1] and not driven.state.neighbors[1].is_reachable
+    assert driven.engine.waits.waiting_for(driven.now) == [1] and not driven.state.neighbors[1].is_reachable
     driven.step(ev.Tick(), after=SUSPICION_S - 0.1)
     assert driven.engine.stage is Stage.EXCHANGING
     driven.step(ev.Tick(), after=0.1)
@@ -58,7 +58,9 @@ def test_neighbor_that_is_back_in_time_is_waited_for_until_it_has_delivered():
     driven.now += SUSPICION_S / 2
     driven.hello(1, 3, incarnation=2)
     driven.step(ev.HeartbeatReceived(Heartbeat(1, 2, 3, Phase.RUNNING)), after=SUSPICION_S)
-    assert driven.state.neighbors[1].liveness.state is NeighborState.ALIVE and driven.engine.waits.waiting_for() == [1]
+    assert driven.state.neighbors[1].liveness.state is NeighborState.ALIVE and driven.engine.waits.waiting_for(
+        driven.now
+    ) == [1]
 
 
 def test_goodbyes_that_are_repeated_do_not_extend_the_wait():
@@ -79,7 +81,7 @@ def test_neighbor_that_was_dead_costs_no_second_wait_when_it_says_goodbye():
     leave(driven, 1)
     assert driven.state.neighbors[1].liveness.state is NeighborState.LEFT
     driven.work("assign"), driven.work("train")
-    assert driven.engine.waits.waiting_for() == []
+    assert driven.engine.waits.waiting_for(driven.now) == []
 
 
 def test_neighbor_that_left_after_its_last_round_is_neither_waited_for_nor_missed():
@@ -97,7 +99,7 @@ def test_async_pace_waits_for_no_neighbor_that_left():
     driven = Driven("async", peers=2)
     driven.exchange()
     leave(driven, 1)
-    assert driven.engine.stage is not Stage.EXCHANGING and driven.engine.waits.waiting_for() == []
+    assert driven.engine.stage is not Stage.EXCHANGING and driven.engine.waits.waiting_for(driven.now) == []
 
 
 def test_neighbors_that_were_never_met_are_missed_once_another_one_is_lost():

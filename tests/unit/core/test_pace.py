@@ -138,7 +138,7 @@ def test_wait_rounds_behind_decides_how_far_behind_a_neighbor_is_waited_for(most
     driven = Driven("lockstep", peers=2, constants=Constants(wait_rounds_behind=most))
     driven.exchange()
     driven.state.enter_round(4)
-    assert list(driven.pace.counted_on()) == driven.engine.waits.waiting_for() == expected
+    assert list(driven.pace.counted_on()) == driven.engine.waits.waiting_for(driven.now) == expected
 
 
 @pytest.mark.parametrize(("pace", "counted_on"), [("lockstep", [1, 2, 4]), ("async", [1, 4])])
@@ -182,7 +182,7 @@ def test_neighbor_that_misses_the_deadline_is_late_until_it_delivers_in_time():
 def test_lockstep_waits_for_models_and_answers_and_async_for_neither(pace, waiting):
     driven = Driven(pace)
     driven.exchange()
-    assert driven.engine.waits.waiting_for() == driven.engine.waits.owed_to() == waiting
+    assert driven.engine.waits.waiting_for(driven.now) == driven.engine.waits.owed_to() == waiting
     assert driven.engine.stage is (Stage.EXCHANGING if waiting else Stage.CLOSING)
 
 
@@ -192,7 +192,7 @@ def test_lockstep_step_is_over_when_delivered_and_taken_or_at_the_deadline():
     assert not driven.pace.may_close(driven.now)
     assert driven.pace.may_close(driven.state.round.began_at + DEADLINE_S)
     driven.passes(1), driven.passes(2)
-    assert driven.engine.waits.waiting_for() == [] and not driven.pace.may_close(driven.now), (
+    assert driven.engine.waits.waiting_for(driven.now) == [] and not driven.pace.may_close(driven.now), (
         "our offers are not answered"
     )
     driven.step(ev.SendAnswered(1))

@@ -32,9 +32,9 @@ class Images(Task):
         return Shard(train_x=x, train_y=draw.integers(0, 3, n), test_x=x[:4], test_y=draw.integers(0, 3, 4))
 
 
-def requests_for(model, peers=3, change=None, **settings):
+def requests_for(model, peers=3, change=None, size=8, **settings):
     task = Images(model)
-    learners = [TorchLearner(task, task.load_shard(peer_id), batch_size=8) for peer_id in range(peers)]
+    learners = [TorchLearner(task, task.load_shard(peer_id), batch_size=size) for peer_id in range(peers)]
     asked = []
     for peer_id, learner in enumerate(learners):
         own = change(peer_id, learner) if change else {}
@@ -140,10 +140,17 @@ class Untraceable(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "settings"), [(Untraceable, {}), ("mlp", {"optimizer": "adam"})], ids=["data-dependent", "adam"]
+    ("model", "size", "settings"),
+    [
+        (Untraceable, 8, {}),
+        ("mlp", 8, {"optimizer": "adam"}),
+        ("mlp", 8, {"optimizer": "adamw", "weight_decay": 0.1}),
+        ("mlp", [8, 3], {}),
+    ],
+    ids=["data-dependent", "adam", "adamw", "in parts"],
 )
-def test_models_that_cannot_be_stacked_train_one_by_one(model, settings):
-    asked = requests_for(model, **settings)
+def test_models_that_cannot_be_stacked_train_one_by_one(model, size, settings):
+    asked = requests_for(model, size=size, **settings)
     expected = [request.alone()[0] for request in asked]
     assert all(map(np.array_equal, expected, (vector for vector, _ in StackedTrainer().train(asked))))
 

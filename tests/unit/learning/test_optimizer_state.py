@@ -28,7 +28,14 @@ def learner():
 STEPS = dict(learning_rate=0.1, batch_size="all")
 
 
-@pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"optimizer": "adam", "learning_rate": 1e-3}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"momentum": 0.9},
+        {"optimizer": "adam", "learning_rate": 1e-3},
+        {"optimizer": "adamw", "learning_rate": 1e-3, "weight_decay": 0.1},
+    ],
+)
 def test_two_calls_with_kept_state_equal_one_call(learner, settings):
     start = learner.initial_model(0)
     settings = STEPS | settings
@@ -40,6 +47,18 @@ def test_two_calls_with_kept_state_equal_one_call(learner, settings):
     fresh, _ = learner.train(half, TrainingPlan(epochs=3, seed=1, **settings))
     assert np.abs(fresh - whole).max() > 1e-5, "a fresh optimizer goes another way"
     assert all(values.dtype == np.float32 and values.ndim == 1 for values in kept.values())
+
+
+def test_adamw_shrinks_the_parameters_apart_from_the_gradient(learner):
+    """Loshchilov and Hutter, 2019, arXiv 1711.05101, Algorithm 2: theta (1 - rate decay) beside the step of Adam."""
+    start, settings = learner.initial_model(0), dict(epochs=1, seed=1, learning_rate=0.01, batch_size="all")
+    adam, _ = learner.train(start, TrainingPlan(optimizer="adam", **settings))
+    decoupled, _ = learner.train(start, TrainingPlan(optimizer="adamw", weight_decay=0.3, **settings))
+    coupled, _ = learner.train(start, TrainingPlan(optimizer="adam", weight_decay=0.3, **settings))
+    np.testing.assert_allclose(decoupled, adam - 0.01 * 0.3 * start, atol=1e-7)
+    assert np.abs(decoupled - coupled).max() > 1e-3
+    plain, _ = learner.train(start, TrainingPlan(optimizer="adamw", **settings))
+    assert plain.tobytes() == adam.tobytes()
 
 
 def test_state_of_another_model_is_refused(learner):

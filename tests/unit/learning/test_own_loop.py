@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import peer
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.registry import algorithms
 from peer.tasks import Budget, Shard, Task, Trained
@@ -135,7 +135,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "dfca": {"clusters": 2},
     "ditto": {"options": {"strength": 0.5}},
     "fedsoft": {"clusters": 2},
-    "fedrep": {"options": {"head": ["2.weight", "2.bias"]}},
+    "fedrep": {"private_parameters": ["2.*"]},
     "fedspd": {"clusters": 2},
     "pfedme": {"options": {"inner_steps": 1, "strength": 2.0}},
     "cgpfl": {"clusters": 2, "options": {"inner_steps": 1, "strength": 2.0}},
@@ -202,3 +202,29 @@ def test_the_table_of_the_page_says_what_the_algorithms_need() -> None:
         asked = kind.needs(Manifest(algorithm=name, rounds=60, clusters=2))
         strongest = {"batches"} & asked or {"outputs"} & asked or {"subset"} & asked or asked
         assert said[name] == strongest, name
+
+
+FILE = """
+import peer
+class Own(peer.Task):
+    def make_model(self): ...
+    def load_data(self, peer_id): ...
+    def train(self, model, data, budget): ...
+task = Own()
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("batch_size", 10),
+        ("optimizer", "adam"),
+        ("momentum", 0.5),
+        ("gradient_clip", 1.0),
+        ("weight_decay", 0.1),
+    ],
+)
+def test_a_key_of_the_built_in_loop_is_refused_where_a_task_has_its_own(key: str, value: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(FILE)
+    with pytest.raises(UsageError, match=f"run.{key}: expected no value .no effect, because .* trains in its own loop"):
+        peer.Graph.make("line", peers=2, run={"task": f"{tmp_path}/own.py:task", key: value})

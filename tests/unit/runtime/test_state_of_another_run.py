@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from peer.core import effects as do
 from peer.lab.simulated import simulate
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
 from peer.store.files import seal, unseal
+from peer.store.model_file import load_model
 from peer.tasks import Preprocessing, Shard, Task
 
 RUN = {
@@ -248,6 +250,9 @@ STATES = [
     {"incarnations": [[1]]},
     {"totals": [1]},
     {"refusals": {"a": "b"}},
+    {"missed": [[1]]},
+    {"best": {"round_index": 1, "value": 0.5}},
+    {"best": {"round_index": 1, "value": 0.5, "how": "other", "weights": []}},
 ]
 
 
@@ -291,9 +296,40 @@ def test_a_checkpoint_without_one_of_the_models_is_refused(tmp_path: Path) -> No
         start(tmp_path)
 
 
+BEST = {"round_index": 1, "value": 0.5, "how": "personalized_model", "weights": []}
+
+
+def test_a_start_writes_the_best_model_of_its_checkpoint_and_removes_that_of_undone_rounds(tmp_path: Path) -> None:
+    """A crash may come between a checkpoint and the file; and a checkpoint may be lost, with the file of its round left."""
+    trained(tmp_path)
+    parts = start(tmp_path)
+    file, saved = parts.state_dir.best_model, parts.checkpoints.load_latest()
+    assert saved is not None and not file.exists()
+    model = parts.host.workspace.learner.initial_model(7)
+    parts.checkpoints.save(3, saved.arrays | {"best/0": model}, saved.state | {"best": BEST})
+    again = start(tmp_path)
+    assert again.host.workspace.best is not None and again.host.workspace.best.value == 0.5
+    tensors, about = load_model(file)
+    names = [spec.name for spec in parts.host.workspace.learner.schema.tensors]
+    assert np.array_equal(np.concatenate([tensors[name].ravel() for name in names]), model)
+    assert (about["best_round"], about["metric_validation"]) == ("1", "0.5")
+    shutil.rmtree(max(parts.state_dir.checkpoints.glob("checkpoint-*")))
+    assert start(tmp_path).host.workspace.best is None and not file.exists()
+
+
+def test_a_checkpoint_without_the_best_model_that_it_names_is_refused(tmp_path: Path) -> None:
+    trained(tmp_path)
+    parts = start(tmp_path)
+    saved = parts.checkpoints.load_latest()
+    assert saved is not None
+    parts.checkpoints.save(3, saved.arrays, saved.state | {"best": BEST})
+    with pytest.raises(CheckpointCorrupt, match=r"wrong models of the best round: expected 1 of float32 .*, got \[\]"):
+        start(tmp_path)
+
+
 def test_a_peer_whose_models_travel_in_part_resumes(tmp_path: Path) -> None:
     """Before, the body of FedRep, which is shorter than a whole model, was refused as damage."""
-    graph = graph_of(algorithm="fedrep", options={"head": ["1.bias"]})
+    graph = graph_of(algorithm="fedrep", private_parameters=["1.bias"])
     parts = start(tmp_path, graph)
     saved = parts.host.checkpoint(do.WriteCheckpoint(2, parts.host.state.checkpoint() | {"round_index": 2}))
     parts.checkpoints.save(2, saved.arrays, saved.state)

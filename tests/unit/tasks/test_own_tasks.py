@@ -99,7 +99,7 @@ def test_the_check_shows_the_preprocessing(tmp_path):
         ),
         ("preprocessing = Preprocessing(std=[1.0, 0.0, 1.0])", "std: expected positive finite numbers, got "),
         ("preprocessing = Preprocessing(mean=['a'])", "expected numbers, or nested lists of numbers"),
-        ("preprocessing = (1.0, 2.0)", "preprocessing: expected a Preprocessing, or None, got a tuple"),
+        ("preprocessing = (1.0, 2.0)", "preprocessing: expected a Preprocessing, 'shared', or None, got"),
         ("class_names = ('one',)", "class_names: expected one text for each of the 2 classes.*, got .*"),
     ],
 )

@@ -22,6 +22,7 @@ RUNS = {
     "apfl": {"algorithm": "apfl"},
     "perfedavg": {"algorithm": "perfedavg"},
     "fedrep": {"algorithm": "fedrep"},
+    "dfca, private": {"algorithm": "dfca", "private_parameters": ["*.bias"]},
 }
 
 
@@ -90,8 +91,9 @@ def test_one_file_is_enough(run, tmp_path):
 def test_a_model_that_the_metric_is_not_of_is_marked(run):
     other = run.directory / "peer-0" / "models" / "cluster-0.safetensors"
     arguments = ["evaluate", str(other), "--peer", "0"]
-    if run._report.run.manifest.algorithm == "fedrep":
-        with pytest.raises(StorageError, match="the others never leave the peer"):  # a body without its head
+    manifest = run._report.run.manifest
+    if manifest.algorithm == "fedrep" or manifest.private_parameters:
+        with pytest.raises(StorageError, match="never leave the peer"):  # a body without its head
             CliRunner().invoke(app, arguments, catch_exceptions=False)
         return
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)

@@ -53,11 +53,16 @@ def rounds(*completed: int) -> list[tuple[float, int, str, dict]]:
         (SUSPECT | {"deadline_s": 1.0}, ["models of 1, silent for 3.5 s and marked dead after 5 s"], 1.0),
         (SUSPECT | {"owed_to": [3]}, ["models of 1, silent for 3.5 s and marked dead after 5 s", "3 to accept our models"], 80.0),
         ({"deadline_s": None}, ["models of 1, in round 3"], None),
+        (
+            {"stage": "joining", "waiting_for": [1, 3], "neighbors": {"1": "left", "3": "unknown"}},
+            ["peer 1 to start, now left", "peer 3 to start, now unknown"],
+            80.0,
+        ),
     ],
 )  # fmt: skip
 def test_an_answer_says_whom_a_peer_waits_for_and_until_when(changes, why, until_s):
     found = row(view_of(*rounds(4, 3, 4, 4), (9.0, 0, "status", {"status": read_status(SAID | changes)})))
-    assert (found["stage"], found["why"], found["until_s"]) == ("exchanging", why, until_s)
+    assert (found["stage"], found["why"], found["until_s"]) == ({**SAID, **changes}["stage"], why, until_s)
     after = (10.0, 0, "round", {"round_index": 4})  # the answer is about an earlier round
     assert (
         row(view_of(*rounds(4, 3, 4, 4), (9.0, 0, "status", {"status": read_status(SAID | changes)}), after))["why"]

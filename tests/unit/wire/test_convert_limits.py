@@ -38,6 +38,14 @@ CASES = [
     (convert.unpack_select, peer_pb2.SelectRequest, {}, "numbers", bytes(8 * NUMBERS_MAX), bytes(8 * NUMBERS_MAX + 8)),
     (convert.unpack_select, peer_pb2.SelectRequest, {}, "numbers", bytes(16), bytes(15)),
     (convert.unpack_pass, peer_pb2.PassRequest, {}, "numbers", bytes(8 * NUMBERS_MAX), bytes(8 * NUMBERS_MAX + 8)),
+    (
+        convert.unpack_statistics,
+        peer_pb2.StatisticsRequest,
+        {},
+        "numbers",
+        bytes(8 * NUMBERS_MAX),
+        bytes(8 * NUMBERS_MAX + 8),
+    ),
     (convert.unpack_watch, peer_pb2.WatchStatusRequest, {}, "interval_s", 0.05, 0.04),
     (convert.unpack_watch, peer_pb2.WatchStatusRequest, {}, "interval_s", 60.0, 61.0),
     (convert.unpack_status, peer_pb2.StatusReply, {}, "json", "{}", "[]"),
@@ -106,6 +114,7 @@ def test_numbers_that_are_not_finite_are_refused(wrong: float) -> None:
     for unpack, kind in (
         (convert.unpack_select, peer_pb2.SelectRequest),
         (convert.unpack_pass, peer_pb2.PassRequest),
+        (convert.unpack_statistics, peer_pb2.StatisticsRequest),
     ):
         with pytest.raises(RemoteProtocolError, match="numbers") as caught:
             unpack(kind(numbers=numbers).SerializeToString())

@@ -261,6 +261,6 @@ def spoiled(final):
 
 
 def test_a_final_phase_has_no_effect_and_its_rate_is_that_of_the_tuning():
-    final = {"epochs": 3, "guard": True, "decay": 0.5}
+    final = {"epochs": 3, "guard": True, "learning_rate_schedule": "step:factor=0.5"}
     assert list(keys_without_effect(graph_of(final=final).manifest)) == ["run.final.epochs", "run.final.guard"]
     assert Blend(graph_of(final=final).manifest, 0, graph_of()).final_epochs == 0

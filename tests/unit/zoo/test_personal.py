@@ -24,16 +24,20 @@ OPTIONS = {  # algorithm and variant: the options of both
     "perfedavg": ({"inner_learning_rate": 0.2}, {"inner": 0.2}),
     "perfedavg, steps": ({"adapt_steps": 3}, {"inner": RATE, "adapted": 3}),
     "dpsgd": ({}, {}),
-    "fedrep": ({"head": ["*bias"]}, {"head": 10}),
-    "fedrep, epochs": ({"head": ["*bias"], "head_epochs": 2}, {"head": 10, "head_epochs": 2}),
-    "fedrep, joint": ({"head": ["*bias"], "joint": True}, {"head": 10, "joint": 1}),
+    "fedrep": ({}, {"head": 10}),
+    "fedrep, epochs": ({"head_epochs": 2}, {"head": 10, "head_epochs": 2}),
+    "dfedavg, private": ({}, {"head": 10, "joint": 1}),
 }
-PRIVATE = {"pfedme", "ditto", "apfl", "fedrep"}
+PRIVATE = {"pfedme", "ditto", "apfl"}  # with a private model
+HEADS = {"fedrep", "dfedavg"}  # with private tensors
 
 
 def graph_of(name, peers=4, kind="line", **manifest) -> Graph:
     made = make_graph(kind, peers, seed=3)
-    run = BASE | {"algorithm": name.partition(",")[0], "options": OPTIONS.get(name, ({},))[0]} | manifest
+    algorithm, _, variant = name.partition(",")
+    run = BASE | {"algorithm": algorithm, "options": OPTIONS.get(name, ({},))[0]}
+    private = algorithm == "fedrep" or variant == " private"
+    run |= ({"private_parameters": ["*bias"]} if private else {}) | manifest
     return Graph(made.nodes, made.edges, Manifest(**run))
 
 
@@ -47,16 +51,14 @@ def test_a_run_equals_the_oracle(name, kind):
         data[i] = Data(shard.train_x.reshape(len(shard.train_x), -1).astype(np.float64), shard.train_y)
     neighbors = {i: list(graph.neighbors(i)) for i in graph.ids}
     start = peers[0].learner.initial_model(0) * 0 + (peers[0].models[1] if method in PRIVATE else peers[0].models[0])
-    expected = oracle.run(method, neighbors, data, start, 3, 4, RATE, **OPTIONS[name][1])
+    of_oracle = "fedrep" if method in HEADS else method
+    expected = oracle.run(of_oracle, neighbors, data, start, 3, 4, RATE, **OPTIONS[name][1])
     compared = []
 
     def compare(t):
         for i, peer in enumerate(peers):
             wanted = expected[t][i]
             np.testing.assert_allclose(peer.algorithm.evaluation_model(peer.workspace), wanted.personal, atol=3e-6)
-            if method == "fedrep":
-                np.testing.assert_allclose(peer.models[0], wanted.w[:-10], atol=3e-6)
-                continue
             np.testing.assert_allclose(peer.models[0], wanted.w, atol=3e-6)
             if method in PRIVATE:
                 np.testing.assert_allclose(peer.models[1], wanted.v, atol=3e-6)
@@ -132,29 +134,31 @@ def test_apfl_with_fixed_alpha_is_shared_or_private(alpha):
         assert peer.personalized.tobytes() == peer.models[1 if alpha else 0].tobytes()
 
 
-@pytest.mark.parametrize("joint", [False, True])
-def test_fedrep_sends_the_bytes_of_the_body_alone(joint):
-    graph = graph_of("fedrep", options={"joint": joint}, model="mlp", model_options={"hidden": 16}, batch_size=20)
-    peers = run(graph)
+@pytest.mark.parametrize(("name", "private"), [("fedrep", []), ("fedrep", ["3.*"]), ("dfedavg", ["3.*"])])
+def test_a_private_head_sends_the_bytes_of_the_body_alone(name, private):
+    settings = {"model": "mlp", "model_options": {"hidden": 16}, "batch_size": 20, "private_parameters": private}
+    peers = run(graph_of(name, **settings))
     whole = peers[0].learner.schema
-    body = peers[0].algorithm.travelling(whole)
+    body = peers[0].algorithm.travelling(peers[0].workspace.manifest, whole)
     assert [t.name.rpartition(".")[2] for t in body.tensors] == ["weight", "bias"] and len(whole.tensors) == 4
     size = payload_size(body, "float32")
     assert size == 4 * body.size < payload_size(whole, "float32")
     assert {p.totals["payload_bytes_sent"] for p in peers} == {size * 3, size * 6}
     heads = {peer.personalized[body.size :].tobytes() for peer in peers}
-    assert len(heads) == len(peers) and {len(peer.models[0]) for peer in peers} == {body.size}
+    assert len(heads) == len(peers) and {len(peer.models[0]) for peer in peers} == {whole.size}
+    assert [len(peer._peer.host.format.schema.tensors) for peer in peers] == [2] * len(peers)
 
 
-@pytest.mark.parametrize(("head", "found"), [(["nothing"], "no tensor in the head"), (["*"], "no parameter to share")])
-def test_fedrep_refuses_a_head_of_nothing_or_of_all(head, found):
-    with pytest.raises(ConfigError, match=found):
-        peers_of(graph_of("fedrep", options={"head": head}))
-
-
-def test_peers_with_other_heads_refuse_each_other():
-    mine, theirs = (peers_of(graph_of("fedrep", options={"head": head}))[0] for head in (["*bias"], ["*weight"]))
-    assert mine._peer.host.compared.schema_digest != theirs._peer.host.compared.schema_digest
+@pytest.mark.parametrize(
+    ("option", "value", "found"),
+    [
+        ("head", ["*bias"], "run.private_parameters"),
+        ("joint", True, "run.algorithm = dfedavg .* run.private_parameters"),
+    ],
+)
+def test_a_removed_option_is_refused_with_what_replaces_it(option, value, found):
+    with pytest.raises(ConfigError, match=rf"run\.options\.{option}: expected no such option, got .*\. .*{found}"):
+        peers_of(graph_of("fedrep", options={option: value}))
 
 
 @pytest.mark.parametrize("name", ["pfedme", "apfl", "perfedavg"])

@@ -10,6 +10,7 @@ import { Film } from "./film.js";
 import { peersAt } from "./frame.js";
 import { Graph } from "./graph.js";
 import { Header } from "./header.js";
+import { Matrix } from "./matrix.js";
 import { Panel } from "./panel.js";
 import { Phases } from "./phases.js";
 import { ReplayBar } from "./replay.js";
@@ -40,7 +41,7 @@ function take(kind, message) {
   if (kind === "film") {
     document.body.dataset.film = "yes"; // the views have their sizes from now on
     film = new Film(message);
-    views = [new Graph(film, open), new Curves(film, redraw), new Clusters(film, (round) => cursor.seek(round), open), new Collaboration(), new Table(film, open), new Phases(film), new Traffic(), new Timeline(redraw), panel];
+    views = [new Graph(film, open), new Curves(film, redraw), new Clusters(film, (round) => cursor.seek(round), open), new Collaboration(), new Matrix(), new Table(film, open), new Phases(film), new Traffic(), new Timeline(redraw), panel];
   } else if (film) {
     film.add(message);
   }

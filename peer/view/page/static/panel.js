@@ -4,6 +4,7 @@ import { element, mark, place, vector } from "./dom.js";
 import { bytesText, counted, decimal, durationText, known, whole } from "./format.js";
 import { PHASES } from "./film.js";
 import { aloneText, statusText } from "./frame.js";
+import { resultText, testsOf } from "./matrix.js";
 import { colorClass, shapeName } from "./palette.js";
 import { sentenceOf } from "./timeline.js";
 import { foldedTotals } from "./traffic.js";
@@ -62,11 +63,15 @@ export class Panel {
       ["waits", peer.waits || "for none"],
       ["seconds", spent],
     ];
+    const { best_round: best, metric_best: value } = film.state.peers[this.peer];
+    if (cursor.live && known(best)) facts.push(["best round", `${best}, ${film.metricText(value, film.main)} on its validation samples`]);
     if (address) facts.push(["address", address]);
     const mixture = film.chosen("mixture", this.peer, cursor.position);
     if (mixture) facts.push(["mixture", mixture.map((weight, cluster) => `${cluster}: ${decimal(weight, 2)}`).join(", ")]);
     const chosen = film.chosen("collaborators", this.peer, cursor.position);
     if (chosen) facts.push(["averages models of", chosen.length ? chosen.join(", ") : "none"]);
+    const tests = cursor.position < film.newest ? [] : testsOf(film, this.peer);
+    if (tests.length) facts.push(["tested models of", tests.map((test) => `${test[0]}: ${resultText(film, test)}`.replaceAll(" ", "\u00a0")).join(", ")]);
     const list = element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", { "data-field": name.replaceAll(" ", "_") }, text)]));
     this.body.replaceChildren(list, curve(film, this.peer, cursor.position), neighbors(film, this.peer, cursor), history(film, this.peer, cursor));
   }

@@ -68,4 +68,5 @@ def _ends(connection: socket.socket) -> set[int]:
     return ports
 
 
-os.register_at_fork(after_in_child=_in_child)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_in_child)

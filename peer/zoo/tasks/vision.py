@@ -1,9 +1,11 @@
-"""Image data sets of torchvision, as pools of bytes."""
+"""Image data sets in the folder layout of torchvision, as pools of bytes."""
 
 from __future__ import annotations
 
+import string
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,14 +15,38 @@ from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.ordinary_file import unreadable
 from peer.tasks.preprocessing import PIXELS, of_channels
 from peer.tasks.torchvision_shim import import_torchvision
+from peer.zoo.tasks.idx import read_idx
 from peer.zoo.tasks.pool import DataSet, Facts, Pool, Settings
 
-EMNIST_CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "letters": 26, "digits": 10, "mnist": 10}  # by split
+# Of bymerge and balanced, where an upper-case letter looks like the lower-case one.
+_MERGED = string.digits + string.ascii_uppercase + "abdefghnqrt"
+EMNIST_LABELS = {
+    "balanced": _MERGED,
+    "byclass": string.digits + string.ascii_uppercase + string.ascii_lowercase,
+    "bymerge": _MERGED,
+    "letters": string.ascii_lowercase,
+    "digits": string.digits,
+    "mnist": string.digits,
+}  # by split; one character for each label
+_CLOTHES = "T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag Ankle_boot"
+_NUMBERS = "zero one two three four five six seven eight nine"
+_NAMES = {
+    "MNIST": tuple(f"{digit} - {word}" for digit, word in enumerate(_NUMBERS.split())),
+    "FashionMNIST": tuple(word.replace("_", " ") for word in _CLOTHES.split()),
+}
+
+
+class _Half(NamedTuple):
+    """The training or the test set: images uint8 [n, channels, height, width], labels int64 [n], names of the labels."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    names: tuple[str, ...]
 
 
 def emnist_facts(options: Settings) -> Facts:
     """Return shape and number of classes of a split of EMNIST."""
-    return Facts((1, 28, 28), EMNIST_CLASSES[options["split"]])
+    return Facts((1, 28, 28), len(EMNIST_LABELS[options["split"]]))
 
 
 def load(dataset: DataSet, options: Settings, data_root: Path, download: bool) -> Pool:
@@ -33,46 +59,61 @@ def load(dataset: DataSet, options: Settings, data_root: Path, download: bool) -
         TaskError: a wrong option, or the files are missing or damaged.
     """
     normalize = len(dataset.mean) == 3 if options["normalize"] is None else options["normalize"]
-    arguments: dict[str, object] = {}
-    if dataset.torchvision == "EMNIST":
-        arguments["split"] = options["split"]
-    halves = [_read(dataset, arguments, data_root, train, download) for train in (True, False)]
-    x, y = (np.concatenate([half[part] for half in halves]) for part in (0, 1))
-    if dataset.torchvision == "EMNIST":
-        x = np.ascontiguousarray(x.swapaxes(-1, -2))  # the files have transposed images
-        y -= arguments["split"] == "letters"  # labels 1..26
+    read = _from_bytes if dataset.layout.endswith("-ubyte") else _from_torchvision
+    try:
+        training, test = (read(dataset, options, data_root, train, download) for train in (True, False))
+    except (RuntimeError, OSError, ValueError, EOFError) as error:
+        command = f"peer data show --set run.task={dataset.name} --set data_root={data_root} --set download=true"
+        remedy = "" if download else f", or download them: {command}"
+        fix = f"Put torchvision's files into {data_root}{remedy}."
+        raise TaskError(unreadable("run.task", error, fix, f"the files of {dataset.torchvision}")) from error
+    classes = dataset.facts(options).classes
     return Pool(
-        x=x,
-        y=y,
-        train_count=len(halves[0][1]),
-        classes=dataset.facts(options).classes,
+        x=np.concatenate([training.images, test.images]),
+        y=np.concatenate([training.labels, test.labels]),
+        train_count=len(training.labels),
+        classes=classes,
         preprocessing=of_channels(dataset.mean, dataset.std) if normalize else PIXELS,
-        class_names=_class_names(halves[0][2], dataset.facts(options).classes),
+        class_names=training.names if len(training.names) == classes else None,
     )
 
 
-def _read(
-    dataset: DataSet, arguments: dict[str, object], root: Path, train: bool, download: bool
-) -> tuple[NDArray[np.uint8], NDArray[np.int64], list[str]]:
-    """Return images uint8 [n, channels, height, width], labels int64 [n], and the names of the labels."""
-    dataset_class = getattr(import_torchvision().datasets, dataset.torchvision)
-    try:
-        found: Any = dataset_class(root=str(root), train=train, download=download, **arguments)
-    except (RuntimeError, OSError, ValueError, EOFError) as error:
-        command = f"peer data show --set run.task={dataset.name} --set data_root={root} --set download=true"
-        remedy = "" if download else f", or download them: {command}"
-        fix = f"Put torchvision's files into {root}{remedy}."
-        raise TaskError(unreadable("run.task", error, fix, f"the files of {dataset.torchvision}")) from error
-    images = torch.as_tensor(found.data).numpy()
-    images = images[:, None] if images.ndim == 3 else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+def _from_bytes(dataset: DataSet, options: Settings, root: Path, train: bool, download: bool) -> _Half:
+    """Read MNIST and its relatives, whose files are arrays of bytes; torchvision is imported for a download only."""
+    letters = dataset.torchvision == "EMNIST"
+    names = tuple(EMNIST_LABELS[options["split"]]) if letters else _NAMES[dataset.torchvision]
+    paths = list(_paths(dataset, options, root, train))
+    if download and not all(path.exists() for path in paths):
+        _torchvision(dataset, root, train, download, **({"split": options["split"]} if letters else {}))
+    images, labels = read_idx(paths[0], 3), read_idx(paths[1], 1).astype(np.int64)
+    if len(images) != len(labels):
+        raise ValueError(f"{paths[1]}: expected {len(images)} labels, as many as images, got {len(labels)}")
+    if letters:
+        images = np.ascontiguousarray(images.swapaxes(1, 2))  # the files have transposed images
+        labels -= options["split"] == "letters"  # labels 1..26
+    return _Half(images[:, None], labels, names)
+
+
+def _paths(dataset: DataSet, options: Settings, root: Path, train: bool) -> Iterator[Path]:
+    """Yield the file of the images and that of the labels."""
+    emnist = dataset.torchvision == "EMNIST"
+    prefix = f"emnist-{options['split']}-{'train' if train else 'test'}" if emnist else "train" if train else "t10k"
+    for kind in ("images-idx3", "labels-idx1"):
+        yield root / dataset.torchvision / "raw" / f"{prefix}-{kind}-ubyte"
+
+
+def _from_torchvision(dataset: DataSet, options: Settings, root: Path, train: bool, download: bool) -> _Half:
+    """Read CIFAR, whose files are pickles that torchvision checks by their digests."""
+    found = _torchvision(dataset, root, train, download)
+    images = np.ascontiguousarray(found.data.transpose(0, 3, 1, 2))
     labels = torch.as_tensor(found.targets, dtype=torch.int64).numpy()
-    return images, labels, [str(name) for name in getattr(found, "classes", [])]
+    return _Half(images, labels, tuple(map(str, found.classes)))
 
 
-def _class_names(found: list[str], classes: int | None) -> tuple[str, ...] | None:
-    """Return torchvision's names without its placeholder for a label that is not used; None if a name is missing."""
-    names = tuple(name for name in found if name != "N/A")
-    return names if len(names) == classes else None
+def _torchvision(dataset: DataSet, root: Path, train: bool, download: bool, **options: object) -> Any:
+    """Return torchvision's data set."""
+    make = getattr(import_torchvision().datasets, dataset.torchvision)
+    return make(root=str(root), train=train, download=download, **options)
 
 
 def joined(first: Pool, second: Pool) -> Pool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +28,7 @@ from peer.tasks.torchvision_shim import import_torchvision
 from peer.zoo.tasks.builtin import SOURCES, NamedData
 from peer.zoo.tasks.datasets import DATASETS, facts_of, load_pool
 from peer.zoo.tasks.pool import DataSet, Facts, Pool
+from peer.zoo.tasks.vision import EMNIST_LABELS
 
 
 def idx(path: Path, values: np.ndarray) -> None:
@@ -458,3 +462,41 @@ def test_data_split_writes_the_rows_of_each_value_as_a_shard(hospitals, tmp_path
     dealt = load_task(by_hospital(), 3, data_root=hospitals).load_shard(1)
     assert np.array_equal(own.train_x, dealt.train_x)
     assert len(own.train_y) == 24
+
+
+def test_files_of_bytes_are_read_without_importing_torchvision(tmp_path):
+    mnist_files(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from peer.zoo.tasks.datasets import load_pool; "
+        f"load_pool('mnist', {{}}, Path({str(tmp_path)!r}), False); print('torchvision' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_the_names_of_labels_are_those_of_torchvision(tmp_path):
+    of = import_torchvision().datasets
+    for split, labels in EMNIST_LABELS.items():
+        assert list(labels) == [name for name in of.EMNIST.classes_split_dict[split] if name != "N/A"]
+    for task, folder in (("mnist", "MNIST"), ("fmnist", "FashionMNIST")):
+        mnist_files(tmp_path, folder)
+        assert list(load_pool(task, {}, tmp_path, False).class_names or ()) == getattr(of, folder).classes
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda data: data[:-1], "expected 31360 values"),
+        (lambda data: data + b"0", "got 31361"),
+        (lambda data: data[:10], "expected 16 bytes before the values"),
+        (lambda data: b"", "got nothing"),
+        (lambda data: b"\x1f\x8b" + data, "expected the first bytes 00 00 08 03, got 1f 8b 00 00"),
+        (lambda data: b"\0\0\r\3" + data[4:], "got 00 00 0d 03"),
+    ],
+)
+def test_a_damaged_file_of_bytes_is_named(tmp_path, change, named):
+    mnist_files(tmp_path)
+    file = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte"
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(TaskError, match=re.escape(named)) as found:
+        load_pool("mnist", {}, tmp_path, False)
+    assert str(file) in str(found.value)

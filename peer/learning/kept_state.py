@@ -127,9 +127,11 @@ def _stored(value: Tensor | NDArray[Any], arrays: dict[str, NDArray[Any]], path:
         plain = value.detach().to("cpu", copy=True).contiguous()
         as_integers = _AS_INTEGERS.get(plain.dtype)
         value = (plain if as_integers is None else plain.view(as_integers)).numpy()
+    else:
+        value = np.array(value)
     if value.dtype.kind not in "biuf":
         raise TaskError(f"keep: {path}: expected an array of numbers, got one of {value.dtype}")
-    arrays[about["array"]] = np.array(value).reshape(-1)
+    arrays[about["array"]] = value.reshape(-1)
     return about
 
 

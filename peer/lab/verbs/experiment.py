@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,11 @@ from peer.cli.problem import Settings, names_settings
 from peer.lab.options import SimulatedOptions
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from peer.lab.blocks import Block
+    from peer.lab.scaling import Scale
+    from peer.lab.spec import Experiment
     from peer.lab.table import ResultTable
 
 app = typer.Typer(
@@ -50,6 +53,12 @@ def run(
             "coordinator-free\\[ray] here and on every node; nodes without the files of --data-root get them once.",
         ),
     ] = "simulated",
+    at_once: Annotated[
+        int,
+        typer.Option(
+            "--jobs", min=1, help="Runs at the same time, each in a process of its own. Of --backend simulated."
+        ),
+    ] = 1,
     local: SimulatedOptions,
     out: Annotated[
         Path, typer.Option(help="Folder for results: one JSON file per case and seed.", readable=False)
@@ -75,9 +84,9 @@ def run(
     from rich.console import Console
 
     from coordinator_free_bootstrap.validation import counted
-    from peer.lab.jobs import backend_named, check_data, device_of, jobs_of, refresh_labels, runs_left, skipped
+    from peer.lab.jobs import backend_named, check_data, device_of, jobs_of, refresh_labels, runs_left
+    from peer.lab.parallel import Orders, run_jobs
     from peer.lab.progress import TableProgress
-    from peer.lab.runner import run_job
     from peer.lab.scaling import Scale
     from peer.lab.simulated import SimulatedSettings
     from peer.lab.spec import load_experiment
@@ -86,6 +95,9 @@ def run(
     kind, ray, stacked = backend_named(backend)
     if kind != "simulated":
         refuse_given(f"{Option('backend')} is {kind}", amp=local.get("amp"), threads=local.get("threads"))
+    if at_once > 1 and (ray is not None or kind != "simulated"):
+        why = "Ray decides how many run" if ray is not None else f"{Option('backend')} is {kind}"
+        refuse_given(why, jobs=at_once)
     console = Console(stderr=True, highlight=False, markup=False)
     experiment = load_experiment(file)
     chosen = Scale(scale, tuple(settings or ()))
@@ -99,13 +111,7 @@ def run(
     here = SimulatedSettings(**given, stacked=stacked, models=keep)
     jobs = jobs_of(experiment, chosen, seeds or experiment.seeds, kind, here, cases or [])
     _make_folder(out / experiment.file)
-    console.print(f"{experiment.title}: {chosen.sentence(experiment)}")
-    if experiment.needs:
-        console.print(f"needs {experiment.needs}")
-    for case in experiment.case:
-        reason = skipped(case)
-        if reason:
-            console.print(f"{case.name}: not run: {reason}", style="yellow")
+    _announce(console, experiment, chosen)
     refresh_labels(jobs, out)
     left = runs_left(jobs, out)
     measured = sum(len(job.measured_by) for job in left)
@@ -123,11 +129,21 @@ def run(
     elif left:
         console.print("\n".join(check_data(left)), soft_wrap=True)
         with progress:
-            for job in left:
-                on_round = partial(progress.on_round, job)
-                results = run_job(job, out, keep=keep, command=command, on_round=on_round, tell=progress.say)
-                progress.done(job, results)
+            run_jobs(at_once, left, Orders(out, keep, command), progress)
     typer.echo(out / experiment.file)
+
+
+def _announce(console: Console, experiment: Experiment, scale: Scale) -> None:
+    """Say what is run, and what not."""
+    from peer.lab.jobs import skipped
+
+    console.print(f"{experiment.title}: {scale.sentence(experiment)}")
+    if experiment.needs:
+        console.print(f"needs {experiment.needs}")
+    for case in experiment.case:
+        reason = skipped(case)
+        if reason:
+            console.print(f"{case.name}: not run: {reason}", style="yellow")
 
 
 @app.command(epilog="Example: peer experiment table out/experiments --out papers/dfca")

@@ -136,6 +136,9 @@ class Partial(Protocol):
     def renew(self) -> None:
         """Note that an own loop writes a state of its own: the next one is due later."""
 
+    def note_resumed(self, step: int, steps: int | None) -> None:
+        """Note that an own loop goes on from a state of its own, see `save`."""
+
     def finish(self, theta: Vector, stats: TrainStats) -> None:
         """Keep the result, where repeating the training would take long; not that of one that was stopped."""
 

@@ -182,5 +182,6 @@ def _round(numbers: list[int], ranks: Ranks) -> LocalRound:
         kept=frozenset(),
         resumable=partial(_until, stop),
         due=stop,
+        resumed=lambda steps: None,
         make_folder=no_folder,
     )

@@ -14,7 +14,7 @@ import numpy as np
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.seeds import derive_seed
 from coordinator_free_bootstrap.strict_json import of_type
-from peer.algorithms.learner import Partial, TrainingPlan, TrainStats
+from peer.algorithms.learner import TrainingPlan, TrainStats
 from peer.core.averaging import Vector, fold
 from peer.learning.flat import FlatModule, seeded
 from peer.learning.kept_state import Kept
@@ -74,14 +74,8 @@ class OwnLoop:
             kept.resume(saved["kept"])
             steps.resume(saved["steps"])
 
-        def due() -> bool:
-            written = partial is not None and partial.due()
-            if partial is not None and written:
-                partial.renew()
-            return stop() or written
-
         resumable = ResumableLoop(partial, model.device, stop, state, resume, lambda: steps.count, total)
-        folder = _Folder(partial)
+        own = _OwnCheckpoints(plan, stop, steps, total)
         budget = Budget(
             round=plan.round_index,
             epochs=plan.epochs if plan.unit == "epoch" else None,
@@ -94,8 +88,9 @@ class OwnLoop:
             keep=kept.keep,
             kept=kept.names,
             resumable=resumable,
-            due=due,
-            make_folder=folder.make,
+            due=own.due,
+            resumed=own.resumed,
+            make_folder=own.folder,
         )
         trained: object = Trained()
         try:
@@ -106,7 +101,7 @@ class OwnLoop:
         except EnoughSteps:
             stop.seen = True
         finally:
-            folder.end()
+            own.end()
             model.restrict(None)
             for parameter in model.parameters:
                 parameter.grad = None  # as large as the model, not needed before the next training
@@ -142,16 +137,30 @@ class _Stop:
         return self.seen
 
 
-class _Folder:
-    """`Budget.folder`: beside the state of the training, or where none is kept, one for temporary files."""
+class _OwnCheckpoints:
+    """What a budget has for a loop that writes checkpoints of its own, beside the state of the training."""
 
-    def __init__(self, partial: Partial | None) -> None:
-        self._partial = partial
+    def __init__(self, plan: TrainingPlan, stop: _Stop, steps: _Steps, total: int | None) -> None:
+        self._partial, self._stop, self._steps, self._total = plan.partial, stop, steps, total
+        self._follows = plan.follow is not None
         self._path: Path | None = None
         self._scratch: ScratchFolder | None = None
 
-    def make(self) -> Path:
-        """Return the folder; the first call makes it."""
+    def due(self) -> bool:
+        """See `Budget.due`. A term that follows the model is in no checkpoint of a loop: such a training is repeated."""
+        written = self._partial is not None and not self._follows and self._partial.due()
+        if self._partial is not None and written:
+            self._partial.renew()
+        return self._stop() or written
+
+    def resumed(self, steps: int) -> None:
+        """See `Budget.resumed`."""
+        self._steps.count += steps
+        if self._partial is not None:
+            self._partial.note_resumed(steps, self._total)
+
+    def folder(self) -> Path:
+        """Return `Budget.folder`; where none is kept, one for temporary files. The first call makes it."""
         if self._path is None:
             kept = None if self._partial is None else self._partial.folder()
             if kept is None:

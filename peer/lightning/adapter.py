@@ -20,7 +20,8 @@ from coordinator_free_bootstrap.strict_json import of_type
 from peer.core.metric import Metric
 from peer.learning.own_loop import EnoughSteps
 from peer.lightning.data import ModuleData
-from peer.lightning.kept import NAME, MemoryOrFile, TrainerState
+from peer.lightning.inside import Places
+from peer.lightning.kept import NAME, MemoryOrFile, TrainerState, steps_in
 from peer.tasks.budget import Budget, Trained
 from peer.tasks.declared_metric import DeclaredMetric
 from peer.tasks.torchvision_shim import import_for_user_code
@@ -76,20 +77,29 @@ class LightningTask(DeclaredMetric):
             **({"precision": "bf16-mixed"} if budget.precision == "bfloat16" else {}),
         )
         trainer.budget = budget
-        trainer.strategy.checkpoint_io = MemoryOrFile(state, model, trainer.strategy.checkpoint_io)
-        sums = _Sums()
+        inside = budget.folder / "last.safetensors"
+        trainer.strategy.checkpoint_io = MemoryOrFile(state, inside, model, trainer.strategy.checkpoint_io)
+        sums, places = _Sums(), Places(budget.device)
 
         def on_start(trainer: Any, *_: Any) -> None:
             trainer.should_stop = trainer.should_stop or budget.should_stop()
 
         def on_end(trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
             sums.add(outputs, batch, trainer.accumulate_grad_batches if module.automatic_optimization else 1)
+            # After the last batch, Lightning has yet to end the epoch; without a known place, the epoch would begin anew.
+            if places.known and not trainer.is_last_batch and budget.due():
+                with places.told():
+                    trainer.save_checkpoint(inside, weights_only=False)
 
         hooks = _package_of(model).callbacks.LambdaCallback(on_train_batch_start=on_start, on_train_batch_end=on_end)
         trainer.callbacks.append(hooks)
+        begin = NAME if state.parts else None
+        if (steps := steps_in(inside)) is not None:
+            begin = str(inside)
+            budget.resumed(steps - state.steps)
         try:
-            with _used(model):
-                trainer.fit(model, **data.for_fit, ckpt_path=NAME if state.parts else None)
+            with _used(model), data.for_fit(places.around) as given:
+                trainer.fit(model, **given, ckpt_path=begin)
         except EnoughSteps:  # the end of a trial, which shows what is kept
             trainer.save_checkpoint(NAME, weights_only=False)
             raise

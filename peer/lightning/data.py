@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from coordinator_free_bootstrap.errors import TaskError
@@ -45,12 +46,19 @@ class ModuleData:
             for name in ("prepare_data", "setup", "teardown"):
                 setattr(made, name, _nothing)
 
-    @property
-    def for_fit(self) -> dict[str, Any]:
-        """Arguments of `Trainer.fit`."""
-        if self.module is not None:
-            return {"datamodule": self.module}
-        return {_FIT[part]: loader for part, loader in self.loaders.items() if part in _FIT}
+    @contextmanager
+    def for_fit(self, around: Callable[[Any], Any]) -> Iterator[dict[str, Any]]:
+        """Give the arguments of `Trainer.fit` to a block, with the training loader that ``around`` returns for the user's."""
+        if self.module is None:
+            given = {_FIT[part]: loader for part, loader in self.loaders.items() if part in _FIT}
+            yield given | {_FIT["train"]: around(self.loaders["train"])}
+            return
+        usual = self.module.train_dataloader
+        self.module.train_dataloader = lambda: around(usual())
+        try:
+            yield {"datamodule": self.module}
+        finally:
+            self.module.train_dataloader = usual
 
     def for_evaluation(self, part: str) -> dict[str, Any]:
         """Return arguments of `Trainer.test` and `Trainer.validate`."""

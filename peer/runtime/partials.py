@@ -168,10 +168,13 @@ class PartialCheckpoint:
         saved, self._saved = self._saved, None
         if saved is None:
             return None
-        step, steps = saved.state["step"], saved.state["steps"]
+        self.note_resumed(saved.state["step"], saved.state["steps"])
+        return saved.arrays
+
+    def note_resumed(self, step: int, steps: int | None) -> None:
+        """Tell that a training goes on after a step."""
         at = ("at step %d", step) if steps is None else ("at step %d of %d", step, steps)
         self._resume(step, *at)
-        return saved.arrays
 
     def _resume(self, steps: int, what: str, *numbers: int) -> None:
         self.resumed = steps

@@ -60,8 +60,8 @@ class Budget:
             that the loop adds up itself are not, unless an object that is kept has them. The same items must come again: the
             first ones are read and left out. Number them inside: ``budget.resumable(enumerate(loader))``.
         due: returns true where it is time for a loop to write a checkpoint of its own into ``folder``: every
-            ``checkpoint_minutes``, and where the peer has been asked to leave. A loop that resumes from it returns the
-            `Trained.steps` of the whole round.
+            ``checkpoint_minutes``, and where the peer has been asked to leave.
+        resumed: a loop that goes on from such a checkpoint calls it with the number of steps that the checkpoint has.
     """
 
     round: int
@@ -76,6 +76,7 @@ class Budget:
     kept: frozenset[str]
     resumable: Resumable
     due: Callable[[], bool]
+    resumed: Callable[[int], object]
     make_folder: Callable[[], Path]
 
     @property

@@ -19,6 +19,7 @@ from peer.core.metric import Metric
 from peer.tasks.budget import Budget, Trained
 from peer.tasks.declared_metric import DeclaredMetric
 from peer.tasks.torchvision_shim import import_for_user_code
+from peer.transformers.inside import checkpoint_in, follows
 
 log = logging.getLogger("peer")
 Rate = Literal["trainer", "run"]
@@ -82,8 +83,12 @@ class TransformersTask(DeclaredMetric):
                 budget.keep("scaler", lambda: scaler)
             args.num_train_epochs = budget.epochs or 1
             args.max_steps = -1 if budget.steps is None else budget.steps
-            trainer.add_callback(_stops(budget))
-            done = trainer.train()
+            trainer.add_callback(follows(budget))
+            args.output_dir = str(budget.folder)
+            last = checkpoint_in(budget.folder)
+            if last is not None:
+                budget.resumed(last[1])
+            done = trainer.train(resume_from_checkpoint=None if last is None else last[0])
             samples = None if budget.steps is None else budget.steps * trainer.get_total_train_batch_size(args)
             return Trained(float(done.training_loss), samples)
 
@@ -203,14 +208,3 @@ def _steps_of_the_plan(trainer: Any) -> int:
         return int(args.max_steps)
     per_epoch: int = math.ceil(len(trainer.get_train_dataloader()) / args.gradient_accumulation_steps)
     return math.ceil(float(args.num_train_epochs) * per_epoch)
-
-
-def _stops(budget: Budget) -> Any:
-    """Return a callback that ends the training where the peer is asked to leave."""
-    from transformers import TrainerCallback
-
-    def on_step_begin(self: Any, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        control.should_training_stop = control.should_training_stop or budget.should_stop()
-        return control
-
-    return type("StopsWithThePeer", (TrainerCallback,), {"on_step_begin": on_step_begin})()

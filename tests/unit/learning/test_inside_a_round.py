@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tools.killed_trainings import Killed, fields_of, fit, learner_of, trainings
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from coordinator_free_bootstrap.errors import TaskError
 from peer.algorithms.learner import Follow, TrainingPlan, TrainStats
-from peer.learning.learner import TorchLearner
-from peer.runtime.partials import PartialCheckpoints
-from peer.store.checkpoint import CheckpointStore
 from peer.tasks import Budget, Shard, Task, Trained
 
 FEATURES, CLASSES, SAMPLES = 4, 3, 23
-OWNER = dict.fromkeys(("manifest_digest", "graph_digest", "schema_digest"), "x")
-
-
-class Killed(BaseException):
-    """The end of a process."""
-
-
-def trainings(folder: Path, every_s: float = 0.0, clock: Callable[[], float] = lambda: 0.0, **more: Any) -> Any:
-    """Return what a process finds on disk when it starts."""
-    owner = CheckpointStore(folder / "checkpoints", peer_id=0, **OWNER)
-    return PartialCheckpoints(folder / "trainings", owner, "meaning", every_s, rounds=60, clock=clock, **more)
 
 
 def shard() -> Shard:
@@ -61,36 +46,8 @@ class OwnOptimizer(BuiltIn):
         return torch.optim.RMSprop(parameters, lr=learning_rate, momentum=0.5)
 
 
-def learner_of(task: Task) -> TorchLearner:
-    data = task.load_data(0) if "load_data" in task.own else task.load_shard(0)
-    return TorchLearner(task, data, batch_size=5)
-
-
 def plan_of(**changes: Any) -> TrainingPlan:
     return TrainingPlan(**{"epochs": 3, "seed": 7, "learning_rate": 0.05, "round_index": 6, **changes})
-
-
-def fit(task: Task, partials: Any, plan: TrainingPlan, die_at: float = math.inf) -> tuple[Any, TrainStats, int]:
-    """Train in what is a new process; return the result, and how many steps it has taken; die before a step."""
-    learner, steps = learner_of(task), itertools.count()
-    taken = 0
-
-    def should_stop() -> bool:
-        nonlocal taken
-        if (taken := next(steps)) >= die_at:
-            raise Killed
-        return False
-
-    theta = learner.initial_model(3)
-    partial = partials.of(theta, plan)
-    if (done := partial.finished()) is None:
-        done = learner.train(theta, TrainingPlan(**{**_fields(plan), "partial": partial, "should_stop": should_stop}))
-        partial.finish(*done)
-    return done[0], done[1], taken + 1
-
-
-def _fields(plan: TrainingPlan) -> dict[str, Any]:
-    return {name: getattr(plan, name) for name in plan.__dataclass_fields__}
 
 
 def same(left: TrainStats, right: TrainStats) -> None:
@@ -159,7 +116,7 @@ def test_a_training_that_is_asked_to_stop_keeps_its_state_before_it_is_due(tmp_p
     theta, plan = learner.initial_model(3), plan_of()
     partial = trainings(tmp_path, every_s=1.0).of(theta, plan)
     stop = {"partial": partial, "should_stop": lambda: next(asked) == 4}
-    done = learner.train(theta, TrainingPlan(**{**_fields(plan), **stop}))
+    done = learner.train(theta, TrainingPlan(**{**fields_of(plan), **stop}))
     partial.finish(*done)
     assert done[1].stopped and done[1].steps == 4
     model, stats, taken = fit(BuiltIn(), trainings(tmp_path), plan)
@@ -301,7 +258,7 @@ def test_an_own_loop_that_left_out_a_part_of_an_epoch_does_not_count_it_as_done(
     for every_s in (0.0, 1.0):
         partial = trainings(tmp_path, every_s).of(theta, plan)
         stop = {"partial": partial, "should_stop": lambda: next(asked) >= 1}
-        assert learner.train(theta, TrainingPlan(**{**_fields(plan), **stop}))[1].stopped
+        assert learner.train(theta, TrainingPlan(**{**fields_of(plan), **stop}))[1].stopped
     assert fit(OnlyEpochs(), trainings(tmp_path), plan)[0].tobytes() == expected.tobytes()
 
 
@@ -322,6 +279,7 @@ class InFolder(Own):
         if file.exists():
             saved = torch.load(file, weights_only=True)
             first = saved["epoch"]
+            budget.resumed(first * len(data["train"]))
             model.load_state_dict(saved["model"])
             optimizer.load_state_dict(saved["optimizer"])
         for epoch in range(first, budget.epochs or 0):
@@ -334,7 +292,7 @@ class InFolder(Own):
                 nn.functional.cross_entropy(model(x), y).backward()
                 optimizer.step()
             budget.should_stop()
-        return Trained(steps=(budget.epochs or 0) * len(data["train"]))
+        return Trained()
 
 
 def test_a_folder_is_kept_over_a_restart_and_belongs_to_its_training(tmp_path: Path) -> None:

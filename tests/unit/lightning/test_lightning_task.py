@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from tools.killed_trainings import Killed, fit, trainings
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
@@ -254,3 +255,67 @@ def test_what_is_missing_or_of_another_kind_is_said() -> None:
     for task, sentence in cases:
         with pytest.raises(TaskError, match=sentence):
             check_task(task)
+
+
+class Noisy(Net):
+    """With dropout, and random augmentation in its loader: both draw numbers between and within steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.Linear(6, 3))
+
+
+class Augmented(TensorDataset):
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x + 0.1 * torch.randn(4), y
+
+
+def shuffled(site: int) -> dict[str, DataLoader[Any]]:
+    data = sets(site)
+    train = DataLoader(Augmented(*data["train"].tensors), batch_size=4, shuffle=True)
+    return {"train": train, "test": DataLoader(data["test"], batch_size=4)}
+
+
+class Shuffled(pl.LightningDataModule):
+    def __init__(self, site: int) -> None:
+        super().__init__()
+        self.loaders = shuffled(site)
+
+    def train_dataloader(self) -> Any:
+        return self.loaders["train"]
+
+    def test_dataloader(self) -> Any:
+        return self.loaders["test"]
+
+
+@pytest.mark.parametrize("make_data", [shuffled, Shuffled])
+@pytest.mark.parametrize("step", [1, 5, 6, 8])  # of 12 in two epochs; the last batch of an epoch has no checkpoint
+def test_a_fit_goes_on_inside_an_epoch_with_the_same_bits(tmp_path: Path, make_data: Any, step: int) -> None:
+    plan, task = TrainingPlan(epochs=2, seed=7, learning_rate=0.1), peer.lightning.task(Noisy, make_data)
+    expected, whole, asked = fit(task, trainings(tmp_path / "whole"), plan)
+    asked_before = 2 * step - (step > 5)  # before and after each step
+    assert (whole.steps, asked) == (12, 22)
+    with pytest.raises(Killed):
+        fit(task, trainings(tmp_path), plan, die_at=asked_before)
+    (file,) = tmp_path.glob("trainings/*/files/*")
+    assert file.name == "last.safetensors"
+    told: list[int] = []
+    model, again, asked_again = fit(task, trainings(tmp_path, on_resume=told.append), plan)
+    assert model.tobytes() == expected.tobytes()
+    assert told == [step - (step == 6)]
+    assert again.steps == whole.steps
+    assert asked_again < asked
+
+
+def test_a_damaged_checkpoint_of_a_fit_is_named_and_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plan, task = TrainingPlan(epochs=2, seed=7, learning_rate=0.1), peer.lightning.task(Noisy, shuffled)
+    expected, _, asked = fit(task, trainings(tmp_path / "whole"), plan)
+    with pytest.raises(Killed):
+        fit(task, trainings(tmp_path), plan, die_at=6)
+    (file,) = tmp_path.glob("trainings/*/files/*")
+    file.write_bytes(file.read_bytes()[:-9])
+    model, _, asked_again = fit(task, trainings(tmp_path), plan)
+    assert model.tobytes() == expected.tobytes()
+    assert asked_again == asked
+    assert f"{file}: cannot be read" in caplog.text

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from tools.killed_trainings import Killed, fit, trainings
 from torch import Tensor, nn
 
 import peer
 from coordinator_free_bootstrap.errors import TaskError
+from peer.algorithms.learner import TrainingPlan
 from peer.learning.check import check_task
 from peer.tasks.torchvision_shim import import_for_user_code
 
@@ -230,3 +232,36 @@ def test_what_is_missing_or_of_another_kind_is_said(tmp_path: Path) -> None:
     for each, sentence in cases:
         with pytest.raises(TaskError, match=sentence):
             check_task(each)
+
+
+class Noisy(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("step", [1, 3, 5])  # of six in two epochs
+def test_a_training_goes_on_inside_an_epoch_with_the_same_bits(tmp_path: Path, step: int) -> None:
+    task = peer.transformers.task(Noisy, load_data, Makes(tmp_path, train_sampling_strategy="random"))
+    plan = TrainingPlan(epochs=2, seed=7, learning_rate=0.1)
+    expected, whole, asked = fit(task, trainings(tmp_path / "whole"), plan)
+    with pytest.raises(Killed):
+        fit(task, trainings(tmp_path), plan, die_at=2 * step)  # asked before and after each step
+    assert [path.name for path in tmp_path.glob("trainings/*/files/checkpoint-*")] == [f"checkpoint-{step}"]
+    told: list[int] = []
+    model, again, asked_again = fit(task, trainings(tmp_path, on_resume=told.append), plan)
+    assert model.tobytes() == expected.tobytes()
+    assert told == [step]
+    assert again.steps == whole.steps == 6
+    assert asked_again < asked
+
+
+def test_a_checkpoint_that_was_cut_is_not_used(tmp_path: Path) -> None:
+    task, plan = as_task(Makes(tmp_path)), TrainingPlan(epochs=2, seed=7, learning_rate=0.1)
+    expected, _, _ = fit(task, trainings(tmp_path / "whole"), plan)
+    with pytest.raises(Killed):
+        fit(task, trainings(tmp_path), plan, die_at=8)
+    (last,) = tmp_path.glob("trainings/*/files/checkpoint-4")
+    (last.parent / "checkpoint-5").mkdir()  # killed while it was written
+    model, _, _ = fit(task, trainings(tmp_path), plan)
+    assert model.tobytes() == expected.tobytes()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -128,21 +129,85 @@ def test_ctrl_c_tells_the_neighbors_and_a_restart_goes_on(tmp_path: Path) -> Non
         assert [line["round_index"] for line in bed.history(0, "round")] == list(range(300))
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
 @pytest.mark.slow
-def test_the_ranks_of_a_site_train_as_one_peer_and_resume_with_the_same_bits(tmp_path: Path) -> None:
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+@pytest.mark.parametrize(
+    "program",
+    [
+        "own_loop_ranks.py",
+        pytest.param(  # without a GPU, accelerate launch starts one process only; it names torchrun for several
+            "own_loop_accelerate.py",
+            marks=pytest.mark.skipif(find_spec("accelerate") is None, reason="no package accelerate: make dev"),
+        ),
+    ],
+)
+def test_the_ranks_of_a_site_train_as_one_peer_and_resume_with_the_same_bits(tmp_path: Path, program: str) -> None:
     ends = []
     for name, failpoint in (("plain", ""), ("killed", "train.step=kill@8")):
         home = tmp_path / name
         home.mkdir()
         with programs(home, peers=2) as bed:
-            site, other = bed.start(0, *launcher, program="own_loop_ranks.py", failpoint=failpoint), bed.start(1)
+            site, other = bed.start(0, *TORCHRUN, program=program, failpoint=failpoint), bed.start(1)
             if failpoint:
                 assert site.wait(PATIENCE_S) != 0
                 assert "failpoint" in bed.log(0)
-                site = bed.start(0, *launcher, program="own_loop_ranks.py")
+                site = bed.start(0, *TORCHRUN, program=program)
             bed.finish(site, other)
             ranks = [(home / f"peer-0-rank-{rank}.txt").read_text() for rank in (0, 1)]
             assert ranks[0] == ranks[1]
             ends.append(load_file(bed.place(0) / "models" / "personalized.safetensors"))
     assert same(ends[:1], ends[1:])
+
+
+PREPARE = """
+import sys
+sys.path.insert(0, {tools!r})
+from own_loop_site import SAMPLES, accuracy, loaders, make_model, optimizer_of, scheduler_of, train_one_epoch
+import peer
+data, model = loaders(0), make_model()
+optimizer = optimizer_of(model)
+scheduler = scheduler_of(optimizer)
+"""
+JOIN = """
+kept = {{"optimizer": optimizer, "scheduler": scheduler}}
+own = {{"make_model": make_model, "evaluate": lambda net: accuracy(net, data["test"]), "samples": SAMPLES, "keep": kept}}
+with peer.join({graph!r}, 0, model=model, **own, state_dir={state!r}, insecure=True) as federation:
+    for round in federation:
+        for _ in range(round.epochs or 0):
+            train_one_epoch(model, data["train"], optimizer, scheduler, round.should_stop)
+federation.run.metrics["rounds"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("jupyter_client") is None, reason="no package jupyter_client: make dev")
+def test_a_notebook_joins_is_interrupted_and_joins_again(tmp_path: Path) -> None:
+    from jupyter_client.manager import start_new_kernel
+
+    with programs(tmp_path, peers=2, rounds=300) as bed:
+        manager, client = start_new_kernel(env=os.environ | {"OMP_NUM_THREADS": "1"})
+        try:
+            prepare, join = (
+                cell.format(tools=str(PROGRAMS), graph=str(tmp_path / "graph.json"), state=str(bed.place(0)))
+                for cell in (PREPARE, JOIN)
+            )
+            assert client.execute_interactive(prepare, timeout=PATIENCE_S)["content"]["status"] == "ok"
+            other, running = bed.start(1), client.execute(join)
+            until(lambda: len(bed.history(0, "round")) > 3, "three rounds of the notebook's peer")
+            manager.interrupt_kernel()
+            reply = client.get_shell_msg(timeout=PATIENCE_S)
+            assert reply["parent_header"]["msg_id"] == running
+            assert reply["content"]["ename"] == "KeyboardInterrupt"
+            (left,) = bed.history(0, "leave")
+            told: list[Any] = []
+            again = client.execute_interactive(join, timeout=PATIENCE_S, output_hook=told.append)
+            assert again["content"]["status"] == "ok", told
+            (result,) = [message["content"]["data"] for message in told if message["msg_type"] == "execute_result"]
+            assert result["text/plain"] == "300"
+            assert bed.history(0, "start")[-1]["resumed_from"] == left["rounds_completed"]
+            assert other.wait(PATIENCE_S) == 0, bed.log(1)
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)

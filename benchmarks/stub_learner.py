@@ -49,7 +49,9 @@ class StubLearner:
     def labels(self, part: str = "train") -> None:
         return None
 
-    def initial_model(self, seed: int) -> Vector:
+    started_from = None
+
+    def initial_model(self, seed: int, slot: int = 0) -> Vector:
         return np.zeros(len(self._values), np.float32)
 
     def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, Result]:

@@ -355,6 +355,11 @@ class Manifest(_Section):
         default_factory=list,
         description="names of tensors that never leave a peer, with * and ?, such as *.running_*; default: by algorithm",
     )
+    start_from: Annotated[str, Field(pattern=r"^(own|[0-9a-f]{64})$")] | None = Field(
+        None,
+        description="SHA-256 of the model file from which all peers start, or own, where each has its own; peer run --start-from "
+        "gives the file; default: the seed draws the first values",
+    )
     checkpoint_rounds: int = Field(1, ge=0, description="rounds between checkpoints; 0: one checkpoint at the end")
     diverged_restores: int = Field(
         0,

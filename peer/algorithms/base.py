@@ -271,10 +271,10 @@ class Algorithm(Generic[OptionsT, StateT]):
 
         Private models start as copies of slot 0.
         """
-        common = self.common_start
-        path = () if common else (self.peer_id,)
+        path = () if self.common_start else (self.peer_id,)
         seeds = [derive_seed(self.manifest.seed, "initial", slot, *path) for slot in range(self.slots)]
-        models = [learner.initial_model(seed) for seed in seeds]
+        models = [learner.initial_model(seed, slot) for slot, seed in enumerate(seeds)]
+        common = self.common_start and self.manifest.start_from != "own"
         return models + [models[0].copy() for _ in range(self.private)], common
 
     def begin(self, workspace: Workspace[StateT]) -> StateT:

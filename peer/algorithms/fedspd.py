@@ -176,9 +176,9 @@ class FedSpd(FedSpdDecisions):
 
     def _keep_centers(self, workspace: Workspace[FedSpdState]) -> None:
         if "reference" not in workspace.scratch:
-            common = self.common_start
             part = workspace.models.part
-            models = [part.of(model) for model in self.initial_models(workspace.learner)[0]] if common else []
+            first, common = self.initial_models(workspace.learner)
+            models = [part.of(model) for model in first] if common else []
             workspace.scratch["reference"] = weighted_sum(models, [1 / self.slots] * self.slots) if common else None
         if self.inspects_arrivals:
             workspace.scratch["round_start_centers"] = [workspace.models.share_part(slot) for slot in range(self.slots)]

@@ -70,6 +70,11 @@ class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
         self.stale_rounds_max = DEFAULTS.stale_rounds if manifest.rho else 0
+        if self.options.dp_epsilon is not None and manifest.start_from == "own":
+            raise ConfigError(
+                "run.start_from: expected a file that all peers have with run.options.dp_epsilon, got 'own', whose models "
+                "contain data of one peer, and are sent without noise. Give the SHA-256 of a file, or leave dp_epsilon out."
+            )
         if self.options.dp_epsilon is not None and not self.options.min_cluster_samples:
             raise ConfigError(
                 "run.options.min_cluster_samples: expected 1 or more (10 is usual) with run.options.dp_epsilon, got "

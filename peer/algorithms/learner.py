@@ -241,8 +241,12 @@ class Learner(Protocol):
     def labels(self, part: Part = "train") -> npt.NDArray[np.int64] | None:
         """Return the class of each sample, int64 [n]; None in regression."""
 
-    def initial_model(self, seed: int) -> Vector:
-        """Return a new model, drawn from a seed."""
+    @property
+    def started_from(self) -> Mapping[str, Any] | None:
+        """Where the first models come from, for history and model files; None: from a seed."""
+
+    def initial_model(self, seed: int, slot: int = 0) -> Vector:
+        """Return a new model, drawn from a seed, or that of a slot of what the run starts from."""
 
     def mean_loss(self, theta: Vector, part: Part = "train") -> float:
         """Return the mean loss over a part of the shard, in evaluation mode; infinity if that of a sample is not a number."""

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.options import Shown, model_of, parsed
-from peer.runtime.local_options import Amp, CheckpointMinutes, DataRoot, Exports, GivenPath
+from peer.runtime.local_options import Amp, CheckpointMinutes, DataRoot, Exports, GivenPath, StartFrom
 
 
 class Computing(TypedDict, total=False):
@@ -22,6 +22,7 @@ class Computing(TypedDict, total=False):
     ]
     amp: Amp
     checkpoint_minutes: CheckpointMinutes
+    start_from: StartFrom
 
 
 class ProcessOptions(Computing, total=False):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from coordinator_free_bootstrap.options import Shown
 from peer.learning.device import device_form
-from peer.runtime.local_options import Amp, DataRoot, checked
+from peer.runtime.local_options import Amp, DataRoot, StartFrom, checked
 
 
 class SimulatedOptions(TypedDict, total=False):
@@ -34,6 +34,7 @@ class SimulatedOptions(TypedDict, total=False):
             "processes.",
         ),
     ]
+    start_from: StartFrom
     stacked: Annotated[
         bool | None, Field(None, description="Train all peers' models of a round as one. Default: on a GPU.")
     ]

@@ -39,7 +39,7 @@ class Orders(NamedTuple):
     command: str
 
 
-class Message(NamedTuple):
+class WorkerMessage(NamedTuple):
     """What a worker tells: rounds and mean metric, a sentence, the results of a run, or why there are none."""
 
     kind: Literal["rounds", "say", "done", "failed", "stopped"]
@@ -189,7 +189,7 @@ def _work(pipe: Connection, orders: Orders) -> None:
         pipe.send(_done(job, pipe, orders))
 
 
-def _done(job: Job, pipe: Connection, orders: Orders) -> Message:
+def _done(job: Job, pipe: Connection, orders: Orders) -> WorkerMessage:
     """Do a run; return what came of it."""
     last = float("-inf")
 
@@ -197,22 +197,22 @@ def _done(job: Job, pipe: Connection, orders: Orders) -> Message:
         nonlocal last
         if time.monotonic() - last >= REPORT_S:
             last = time.monotonic()
-            pipe.send(Message("rounds", (completed, metric)))
+            pipe.send(WorkerMessage("rounds", (completed, metric)))
 
     def tell(sentence: str) -> None:
-        pipe.send(Message("say", sentence))
+        pipe.send(WorkerMessage("say", sentence))
 
     out, keep, command = orders
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            return Message("done", run_job(job, out, keep=keep, command=command, on_round=on_round, tell=tell))
+            return WorkerMessage("done", run_job(job, out, keep=keep, command=command, on_round=on_round, tell=tell))
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     except KeyboardInterrupt:
-        return Message("stopped")
+        return WorkerMessage("stopped")
     except Exception as error:
-        return Message("failed", _portable(job, error))
+        return WorkerMessage("failed", _portable(job, error))
 
 
 def _portable(job: Job, error: Exception) -> PeerError:

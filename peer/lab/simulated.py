@@ -30,6 +30,7 @@ from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
 from peer.learning.flat import FlatModule
 from peer.learning.learner import TorchLearner
+from peer.runtime.first_models import choose_first_models
 from peer.runtime.results import outcome_of, start_fields, write_results
 from peer.store.files import storage_errors
 from peer.store.state_dir import StateDir
@@ -53,6 +54,7 @@ class SimulatedSettings:
         threads: PyTorch threads; more than one may change the last bits.
         stacked: train all peers' models of a round as one; None: on a GPU.
         fold_threads: receivers that fold at the same time; never changes a bit. None: ``threads``.
+        start_from: model file or run from which the first models come.
         models: whether the cluster models are written at the end.
         task: an object to use in place of the task that the manifest names.
         tell: called with a sentence on what an interrupted or failed run has left, and that the next one resumes it; None: such a
@@ -65,6 +67,7 @@ class SimulatedSettings:
     threads: int = 1
     stacked: bool | None = None
     fold_threads: int | None = None
+    start_from: Path | None = None
     models: bool = True
     task: Task | None = None
     tell: Callable[[str], None] | None = None
@@ -193,6 +196,7 @@ def simulated_peers(
             try_learner(learner, manifest.learning_rate)
         memory = learner.model
         algorithm = algorithm_for(graph, peer_id)
+        choose_first_models(algorithm, learner, settings.start_from)
         initial = common or InitialModels.of(algorithm, learner)
         common = initial if initial.digest else None
         incarnation, checkpoint = saved.load(peer_id, learner) if saved else (1, None)

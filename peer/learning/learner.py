@@ -27,6 +27,7 @@ from peer.learning.evaluating import Evaluating
 from peer.learning.flat import FlatModule, generators_of, seeded
 from peer.learning.form import check_pairs
 from peer.learning.site_scaling import SiteScaling
+from peer.learning.start import WarmStart
 from peer.learning.training import Training
 from peer.tasks.arrays import sample_shape
 from peer.tasks.meaning import meaning_of
@@ -50,6 +51,7 @@ class TorchLearner(Training, Evaluating):
         model: working memory to share with other learners of the same task on the same device and thread.
 
     Attributes:
+        start: where first models come from; None: from a seed.
         scaling: the part of this peer in shared scaling; None where mean and deviation are not pending.
 
     Raises:
@@ -67,6 +69,7 @@ class TorchLearner(Training, Evaluating):
         model: FlatModule | None = None,
         amp: bool = False,
     ) -> None:
+        self.start: WarmStart | None = None
         self.scaling = SiteScaling.of(task, data, self.use)
         super().__init__(task, data if self.scaling is None else self.scaling.provisional, device, batch_size, amp=amp)
         self._check_methods()
@@ -76,6 +79,11 @@ class TorchLearner(Training, Evaluating):
             self.model.watch()
         if self._samples:
             self._probe()
+
+    @property
+    def started_from(self) -> dict[str, Any] | None:
+        """Where the first models come from, see `WarmStart.about`; None: from a seed."""
+        return None if self.start is None else self.start.about(self.schema)
 
     @cached_property
     def abilities(self) -> frozenset[Ability]:
@@ -124,14 +132,20 @@ class TorchLearner(Training, Evaluating):
         """The cluster that each test sample was drawn from, int64 [m], where known."""
         return None if self.shard is None else self.shard.test_cluster
 
-    def initial_model(self, seed: int) -> Vector:
-        """Return initial values, float32 [d], a function of the seed; the state of torch's generator is restored."""
+    def initial_model(self, seed: int, slot: int = 0) -> Vector:
+        """Return initial values, float32 [d], a function of the seed, or those of ``start``.
+
+        Args:
+            seed: of the values that are drawn; the state of torch's generator is restored.
+            slot: of the model, where ``start`` has several.
+        """
         cpu = torch.device("cpu")
         with user_code("make_model"), seeded(derive_seed(seed, "initial_model"), cpu):
             fresh = FlatModule(self.task.make_model(), cpu, self.model.moved)
         if fresh.schema != self.schema:
             raise TaskError("make_model: expected the same names and shapes in every call, got others in a second call")
-        return fresh.store()
+        drawn = fresh.store()
+        return drawn if self.start is None else self.start.into(drawn, self.schema, slot)
 
     def _made(self) -> FlatModule:
         """Make the model; where forward may move tensors outside of its vector, look in two steps of training which it moves."""

@@ -25,7 +25,7 @@ class Places:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.telling = device, False
-        self._present: Placed | None = None
+        self._present: PlacedLoader | None = None
 
     @property
     def known(self) -> bool:
@@ -36,7 +36,7 @@ class Places:
         """Return a loader that knows its place; one of another kind, or without a length, as it is."""
         if not isinstance(loader, DataLoader) or not hasattr(loader.dataset, "__len__"):
             return loader
-        self._present = Placed(loader, self)
+        self._present = PlacedLoader(loader, self)
         return self._present
 
     @contextmanager
@@ -49,7 +49,7 @@ class Places:
             self.telling = False
 
 
-class Placed:
+class PlacedLoader:
     """A training loader that knows where it is; Lightning asks loaders with ``state_dict`` for it, and gives it back."""
 
     def __init__(self, loader: DataLoader[Any], places: Places) -> None:

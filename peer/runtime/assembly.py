@@ -17,6 +17,7 @@ from peer.host import PeerHost, build_host
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
 from peer.learning.learner import TorchLearner
+from peer.runtime.first_models import choose_first_models
 from peer.runtime.local_options import LocalOptions, complete_options, limits_form
 from peer.runtime.resources import disk_note, require_memory
 from peer.runtime.results import write_best
@@ -74,7 +75,7 @@ class LocalSettings:
         """
         return cls(complete_options(0, {**options, "state_dir": state_dir}))
 
-    def path(self, name: Literal["data_root", "shard", "certs", "ca"]) -> Path | None:
+    def path(self, name: Literal["data_root", "shard", "certs", "ca", "start_from"]) -> Path | None:
         """Return the value of an option that is a path."""
         value = self.options[name]
         return None if value is None else Path(value)
@@ -158,6 +159,10 @@ def _with_state(
     algorithm = algorithm_for(graph, peer_id)
     discard = settings.options["discard_state"]
     saved = saved_state(directory, checkpoints, run, algorithm, learner.schema, discard=discard)
+    start = choose_first_models(algorithm, learner, settings.path("start_from"), directory.start)
+    if start is not None and saved is None:
+        start.keep(directory.start)
+        log.info("%s", start.sentence(learner.schema))
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
     kept = algorithm.held + bool(learner.count("validation"))  # the model of the best round beside them

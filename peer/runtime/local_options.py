@@ -141,6 +141,16 @@ CheckpointMinutes = Annotated[
 ]
 
 
+StartFrom = Annotated[
+    PathText | None,
+    Field(
+        None,
+        description="Model file (safetensors), or folder of an earlier run, from which the first models come; run.start_from has "
+        "its SHA-256, or is own.",
+    ),
+]
+
+
 class LocalOptions(TypedDict, total=False):
     """The options of one peer, in the order of ``peer run --help``."""
 
@@ -161,6 +171,7 @@ class LocalOptions(TypedDict, total=False):
     amp: Amp
     threads: Annotated[int, Field(1, ge=1, description="PyTorch threads on the CPU.")]
     checkpoint_minutes: CheckpointMinutes
+    start_from: StartFrom
     download: Download
     certs: Annotated[
         PathText | None,

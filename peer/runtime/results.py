@@ -148,6 +148,7 @@ def _metadata(host: PeerHost, algorithm: str | None = None) -> dict[str, str]:
         **model_metadata(learner, manifest, len(run.graph.nodes)),  # type: ignore[arg-type]
         "algorithm": algorithm or manifest.algorithm,
         "peer_id": str(run.peer_id),
+        **({} if learner.started_from is None else {"start_from": json.dumps(learner.started_from)}),
     }
 
 
@@ -163,6 +164,8 @@ def start_fields(host: PeerHost, task: Task) -> StartFields:
         "samples": host.workspace.learner.count(),
         "parameters": host.workspace.learner.schema.size,
     }
+    if host.workspace.learner.started_from is not None:
+        fields["start_from"] = host.workspace.learner.started_from
     if host.more_metrics:
         fields["more_metrics"] = [metric.as_json() for metric in host.more_metrics]
     return fields

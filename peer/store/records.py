@@ -135,6 +135,9 @@ class StartFields(TypedDict, total=False):
     metric: Annotated[MetricRecord | None, Entry("see *The metric*")]
     more_metrics: Annotated[MoreMetrics | None, Entry("name and direction of each further metric of the task")]
     true_cluster: Annotated[Count | None, Entry("null if not known")]
+    start_from: Annotated[
+        object, Entry("of the first models: file or run, SHA-256, its rounds, tensors taken, new ones")
+    ]
     samples: Annotated[Count | None, Entry("of the training set")]
     parameters: Annotated[Count | None, Entry("of one model")]
 

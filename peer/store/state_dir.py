@@ -51,6 +51,11 @@ class StateDir:
         return self.root / "trainings"
 
     @property
+    def start(self) -> Path:
+        """The directory of the models from which the run has started, if not from its seed, of `peer.learning.start`."""
+        return self.root / "start"
+
+    @property
     def models(self) -> Path:
         """The directory of the final models."""
         return self.root / "models"
@@ -83,7 +88,7 @@ class StateDir:
             while (target := self.root / f"discarded-{number}").exists():
                 number += 1
             target.mkdir()
-            others = (self.origin, self.history, self.summary, self.models) if history else ()
+            others = (self.origin, self.history, self.summary, self.models, self.start) if history else ()
             for path in (*others, self.trainings, self.checkpoints):  # last: a start that finds them begins again
                 if os.path.lexists(path):
                     path.rename(target / path.name)

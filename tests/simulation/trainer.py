@@ -89,7 +89,9 @@ class QuadraticLearner:
     def count(self, part: str = "train") -> int:
         return SAMPLES
 
-    def initial_model(self, seed: int) -> Vector:
+    started_from = None
+
+    def initial_model(self, seed: int, slot: int = 0) -> Vector:
         return generator(seed, "model").normal(0, 1, self.size).astype(np.float32)
 
     def sample_losses(self, theta: Vector, part: str = "train") -> Any:

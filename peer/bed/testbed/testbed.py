@@ -138,6 +138,7 @@ class Supervisor:
             data_root=self.options["data_root"],
             amp=self.options["amp"],
             checkpoint_minutes=self.options["checkpoint_minutes"],
+            start_from=self.options["start_from"],
             threads=self.threads,
             insecure=self.options["insecure"],
         )

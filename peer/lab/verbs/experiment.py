@@ -35,7 +35,7 @@ app = typer.Typer(
 @app.command(
     epilog="Example: peer experiment run papers/dfca/dfca-table1-mnist-k2.toml --scale 0.1 --seeds 3 --data-root data"
 )
-@takes_options("local", SimulatedOptions, "device", "amp", "data_root", "threads")
+@takes_options("local", SimulatedOptions, "device", "amp", "data_root", "threads", "start_from")
 @names_settings
 def run(
     *,

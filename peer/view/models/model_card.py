@@ -116,7 +116,22 @@ def _algorithm(manifest: Manifest, metadata: Mapping[str, str]) -> list[tuple[st
             f"{manifest.momentum:g}",
         ),
         ("seed", manifest.seed),
+        *_start(metadata),
     ]
+
+
+def _start(metadata: Mapping[str, str]) -> list[tuple[str, object]]:
+    """Return where the first models came from, if not from the seed; others may have changed the file."""
+    try:
+        start = json.loads(metadata.get("start_from", "null"))
+        if start is None:
+            return []
+        rounds = "" if start["rounds"] is None else f" after {counted(int(start['rounds']), 'round')}"
+        new = f"; new: {', '.join(map(str, start['new']))}" if start["new"] else ""
+        told = f"{start['source']}{rounds}, SHA-256 {start['sha256']}, {counted(int(start['taken']), 'tensor')}{new}"
+    except (ValueError, TypeError, KeyError):
+        return [("first models", "not readable")]
+    return [("first models", printable(told))]
 
 
 def _metrics(exported: Exported, metadata: Mapping[str, str], peer: PeerRun, run: Report) -> list[tuple[str, Any]]:

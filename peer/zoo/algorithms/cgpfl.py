@@ -50,7 +50,7 @@ class Cgpfl(CgpflDecisions):
     def initial_models(self, learner: Learner) -> tuple[list[Vector], bool]:
         """Return copies of one model, equal on all peers."""
         first = learner.initial_model(derive_seed(self.manifest.seed, "initial", 0))
-        return [first.copy() for _ in range(self.held)], True
+        return [first.copy() for _ in range(self.held)], self.manifest.start_from != "own"
 
     @override
     def begin(self, workspace: Workspace[CgpflState]) -> CgpflState:

@@ -39,7 +39,9 @@ class Shard:
     def labels(self, part="train"):
         return None
 
-    def initial_model(self, seed):
+    started_from = None
+
+    def initial_model(self, seed, slot=0):
         return np.random.default_rng(seed).standard_normal(4, np.float32)
 
     def mean_loss(self, theta, part="train"):

@@ -123,9 +123,9 @@ class StartRule(_Section):
 
     wait_for: Literal["all", "everyone", "deadline", "never_alone"] | Annotated[float, Field(gt=0, le=1)] = Field(
         "all",
-        description="wait until the deadline for all neighbors, or for a share of them such as 0.5; 'everyone': for all, and end "
-        "then if one is missing; 'deadline': for all, and begin then even if all refuse this peer; 'never_alone': for all, then "
-        "for any one, also later in the run, and end after deadline_s without one",
+        description="wait until the deadline for all neighbors, or for a share of them such as 0.5; 'everyone': for all peers of "
+        "the graph, and end then if one is missing; 'deadline': for all neighbors, and begin then even if all refuse this peer; "
+        "'never_alone': for all neighbors, then for any one, also later in the run, and end after deadline_s without one",
     )
     deadline_s: float = Field(
         600.0,

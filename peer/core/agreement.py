@@ -5,6 +5,8 @@ each peer over any path, however late it starts and whoever dies on the way. The
 way: a set that only grows is the same at all peers once it is complete. A peer begins its first round only then, and when the
 neighbors that it can reach have accepted all of it. So no two neighbors that are alive begin with different numbers of a site. A
 site whose numbers have not come at the start deadline ends the run of this peer: without them others might scale in another way.
+
+A run that begins with everyone or not at all spreads numbers of length 0: that each peer is there.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Agreement:
         """Return why numbers cannot be believed; nothing changes."""
         sites = self._state.sites
         if sites is None:
-            return Refusal(RefusalCode.MALFORMED, "statistics: expected none in a run without shared scaling, got some")
+            return Refusal(
+                RefusalCode.MALFORMED, "statistics: expected none in a run that needs none of sites, got some"
+            )
         if not message.numbers or len(message.numbers) % (1 + sites.size):
             expected = f"a peer and its {sites.size} numbers, for each site"
             return Refusal(
@@ -137,6 +141,10 @@ class Agreement:
         if not sites.missing or now < self._deadline:
             return None
         wait_s = state.manifest.start.deadline_s
+        if not sites.size:
+            why = f"in {wait_s:g} s, and run.start.wait_for is everyone. Start them, or make a graph file without them."
+            state.log("error", f"not started: peers {sites.missing}, beyond the neighbors, were not there {why}")
+            return "alone"
         state.log(
             "error",
             f"shared scaling: expected the numbers of all {len(sites.peers)} sites in {wait_s:g} s (run.start.deadline_s), got "

@@ -212,7 +212,7 @@ class Start:
         if now >= self.began_at + self._log_after_s:  # the time of the timer
             left_s = max(0.0, self.deadline - now)
             absent = self.absent(now)
-            sites = f" and the numbers of peers {state.sites.missing}" if state.sites and state.sites.missing else ""
+            sites = f" and word of peers {state.sites.missing}" if state.sites and state.sites.missing else ""
             state.log(
                 "info", f"waiting for neighbors {absent}{sites}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go"
             )

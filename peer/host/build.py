@@ -149,17 +149,23 @@ def build_host(
 def _sites(
     peer_id: int, graph: Graph, algorithm: Algorithm, scaling: SharedScaling | None, checkpoint: Checkpoint | None
 ) -> Sites | None:
-    """Return what this peer knows of the numbers of all sites; None without shared scaling."""
-    if scaling is None:
+    """Return what this peer knows of the numbers of all sites; None where the run needs none.
+
+    A run that begins with everyone needs to know that each is there, by numbers of length 0.
+    """
+    everyone = graph.manifest.start.wait_for == "everyone"
+    if scaling is None and not everyone:
         return None
+    if (parts := len(graph.components)) > 1:  # with algorithm 'local' only
+        what = "run.start.wait_for 'everyone'" if scaling is None else "shared scaling"
+        raise GraphError(f"edges: expected a connected graph for {what}, got {parts} parts. Add edges between them.")
+    if scaling is None:
+        met = {} if checkpoint is None else dict.fromkeys(graph.ids, Numbers())
+        return Sites(peer_id, Numbers(), graph.ids, lambda numbers: "", met)
     if algorithm.hides_samples:
         raise ConfigError(
             f"preprocessing: expected no shared scaling with the options of algorithm '{algorithm.name}', whose noise does not "
             "cover the sums of a site, got shared. Scale by the numbers of the task, or of each site."
-        )
-    if (parts := len(graph.components)) > 1:  # with algorithm 'local' only
-        raise GraphError(
-            f"edges: expected a connected graph for shared scaling, got {parts} parts. Add edges between them."
         )
     sites = Sites(peer_id, scaling.numbers, graph.ids, scaling.problem)
     if checkpoint is None:

@@ -395,7 +395,9 @@ class PeerHost:
 
     def _agree(self, numbers: dict[int, Numbers]) -> None:
         """Take the numbers of all sites: later hellos have their digest, the history has them, the next work applies them."""
-        assert self.scaling is not None  # the engine has numbers only where the host has a scaling
+        if self.scaling is None:
+            self.world.log(do.Log("info", f"all {len(numbers)} peers of the graph are there"))
+            return
         fields = self.scaling.agree(numbers)
         self.compared = replace(self.compared, meaning=with_agreed(self.compared.meaning, fields["digest"]))
         total = sum(fields["samples"].values())
@@ -421,7 +423,7 @@ class PeerHost:
         arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
         arrays |= {f"state/{name}": array for name, array in own.items()}
         arrays |= {f"optimizer/{name}": array for name, array in space.optimizers.items()}
-        if (sites := self.state.sites) is not None:
+        if (sites := self.state.sites) is not None and sites.size:
             arrays |= {f"site/{peer}": numbers.array for peer, numbers in sites.known.items()}
         state: dict[str, Any] = {"algorithm_state": values, "restores": space.restores}
         if space.best is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tools.running import forked_peer
+from tools.running import forked_peer, on_loopback
 from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
@@ -141,6 +141,21 @@ def test_with_everyone_no_peer_starts_without_a_neighbor_and_the_next_start_with
     for code, errors in [ended(p) for p in [start(tmp_path, i, whole) for i in whole.ids]]:
         assert code == 0, errors
         assert "not started" not in errors and "starting without" not in errors
+
+
+def test_with_everyone_a_peer_that_is_missing_far_away_is_missed_by_all(tmp_path: Path) -> None:
+    manifest = graph_of(free_ports(2), start={"wait_for": "everyone", "deadline_s": 6.0}).manifest
+    graph = on_loopback(make_graph("line", 4, manifest=manifest))
+    logs = []
+    for code, errors in [ended(p) for p in [start(tmp_path, i, graph) for i in (0, 1, 2)]]:
+        assert code == AloneError.exit_code, errors
+        assert "not started: " in errors
+        logs.append(errors)
+    for peer_id in (0, 1, 2):
+        summary = json.loads((tmp_path / f"peer-{peer_id}" / "summary.json").read_text())
+        assert (summary["status"], summary["rounds_completed"]) == ("alone", 0)
+    # who ends first names peer 3; a later one may name a neighbor that has ended by then
+    assert any("[3], beyond the neighbors, were not there in 6 s" in log or "neighbors [3] were" in log for log in logs)
 
 
 def test_peer_that_must_not_train_alone_ends_without_a_round(tmp_path: Path) -> None:

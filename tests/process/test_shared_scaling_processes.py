@@ -67,7 +67,7 @@ def test_a_peer_killed_before_round_0_and_restarted_changes_no_bit(tmp_path: Pat
     peers = {i: forked_peer(i, tmp_path, "--insecure") for i in (0, 1, VICTIM)}
     logs = [peer.err for peer in peers.values()]
     until(  # it knows all that there is to know, and peer 3 is not here: no round can have begun
-        lambda: "and the numbers of peers [3]" in text_of(peers[0]), "the numbers reach the other end", logs=logs
+        lambda: "and word of peers [3]" in text_of(peers[0]), "the numbers reach the other end", logs=logs
     )
     peers[VICTIM].kill()
     assert peers[VICTIM].wait(timeout=60) == -9

@@ -15,6 +15,7 @@ from peer.algorithms.fedspd_decisions import FedSpdDecisions
 from peer.core import averaging, encoding, model_store
 from peer.core import contacts as contacts_module
 from peer.core import effects as do
+from peer.core.agreement import Agreement
 from peer.core.arrivals import Arrivals
 from peer.core.asynchronous import Async
 from peer.core.catch_up import CatchUp
@@ -478,6 +479,12 @@ def what_a_lost_tunnel_carried_is_taken_as_delivered(original, network, push, at
 @plant(Start, "fails")
 def everyone_is_waited_for_until_the_deadline_only(original, start, now):
     return None
+
+
+@plant(Agreement, "may_begin")
+def everyone_is_the_neighbors_only(original, agreement, now):
+    sites = agreement._state.sites
+    return (sites is not None and sites.size == 0) or original(agreement, now)
 
 
 # ---- the tests of the last round's models ------------------------------------------------------------------------------

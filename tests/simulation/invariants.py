@@ -17,7 +17,7 @@ I10 the payloads of a slot add up to its models, up to half a step of the encodi
 I12 where peers ask for models, only those of a neighbor that was asked in the round are folded, or offered to one that asks
 I13 in lockstep, work reads the numbers that a neighbor's pass of the same step carries
 I14 private tensors have values that only the peer's own training gave them; no exchange and no catching up makes others
-I15 with run.start.wait_for = "everyone" a run begins with all neighbors, or not at all
+I15 with run.start.wait_for = "everyone" a run begins with all neighbors, and after all peers of the graph, or not at all
 I16 at its end a peer names itself and every neighbor: with the test of exactly those models that it has folded in the first step
     of its last round (recomputed), or with a reason why it has none
 I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
@@ -170,6 +170,8 @@ class Checker:
         self.require(engine.round_index == loaded, "I7", f"resumed at {engine.round_index}, the disk holds {loaded}")
         if process.checkpoint:
             self.mark("resumed")
+        else:  # what a peer has folded is lost with its disk
+            self.delivered.pop(process.peer_id, None)
 
     def ended(self, process: Process) -> None:
         """A process is gone."""
@@ -262,6 +264,8 @@ class Checker:
             absent = [
                 n for n, each in state.neighbors.items() if not (each.liveness.is_live or state.has_finished(each))
             ]
+            never = [n for n, machine in self.world.machines.items() if machine.lives == 0]
+            absent += [n for n in never if n not in absent]
             self.require(not absent, "I15", f"{process.peer_id} begins without {absent}")
 
     def _note_start(self, process: Process, effects: list[do.Effect]) -> None:

@@ -72,7 +72,8 @@ FOUND_AT = {
     "float16_is_rounded_twice": "seed 5",
     "int8_scales_are_swapped_for_their_magnitude": "seed 0",
     "a_leaving_peer_stays_while_it_closes_a_round": "seed 33",
-    "everyone_is_waited_for_until_the_deadline_only": "seed 19",
+    "everyone_is_waited_for_until_the_deadline_only": "seed 22",
+    "everyone_is_the_neighbors_only": "seed 19",
 }
 SELECTING = ("fedspd", "fedspd, broadcast", "fedspd, metropolis", "fedspd, paper form")
 

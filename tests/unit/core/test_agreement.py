@@ -115,7 +115,7 @@ def test_numbers_are_refused_from_strangers_and_in_a_run_without_shared_scaling(
     assert made.engine.rejects_control(said(1)).code is RefusalCode.NO_HANDSHAKE
     plain = Driven()
     plain.hello(1)
-    assert "expected none in a run without shared scaling" in plain.engine.rejects_control(said(1)).reason
+    assert "expected none in a run that needs none of sites" in plain.engine.rejects_control(said(1)).reason
 
 
 def test_a_peer_whose_numbers_are_refused_ends_with_the_reason():

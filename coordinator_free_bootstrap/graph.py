@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from coordinator_free_bootstrap.errors import ConfigProblem, GraphError, Option
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.manifest import digest as manifest_digest
 from coordinator_free_bootstrap.strict_json import shown
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ CERTIFICATE_CHARS_MAX = (
 OBSERVERS_MAX = 256
 RATE_MIN = 2_000  # bytes/s, 16 kbit/s; at it a frame of 4 KiB to one neighbor takes half of the default suspicion time
 
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _PIN = re.compile(r"sha256:[0-9a-f]{64}")
 _CERTIFICATE = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _OBSERVER = re.compile(r"[a-z][a-z0-9-]{0,31}")
@@ -38,6 +40,11 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _SCOPE = re.compile(r"[^\s/%\[\]]{1,15}")  # as long as Linux lets the name of an interface be
 # resolvers read 0x7f.1 as 127.0.0.1
 _NUMBERS = re.compile(r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+)?)*")
+
+
+def run_digest(graph_digest: str, manifest_digest: str) -> str:
+    """Return `Graph.run_digest` of a graph with these digests; a checkpoint names both."""
+    return hashlib.sha256(f"{graph_digest} {manifest_digest}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,7 @@ class Graph:
         name: free text.
         observers: clients that may read status.
         via: the edges that run through a relay, as (smaller id, larger id, relay); see `routes`.
+        continues: `run_digest` of the graph files before this one, the last first: their models and rounds stay (`revision`).
 
     Raises:
         GraphError: the graph breaks a rule; one line per problem, without a file name.
@@ -104,6 +112,7 @@ class Graph:
     name: str = ""
     observers: tuple[Observer, ...] = ()
     via: tuple[tuple[int, int, int], ...] = ()
+    continues: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(sorted(self.nodes, key=lambda node: node.id)))
@@ -112,6 +121,11 @@ class Graph:
         problems = [*_node_problems(self.nodes), *_edge_problems(self.nodes, self.edges)]
         problems = problems or _route_problems(self.nodes, self.edges, self.via)
         problems += _observer_problems(self.observers)
+        problems += [
+            f"continues: expected the SHA-256 of an earlier graph file, as peer graph next writes it, got {shown(each)}"
+            for each in self.continues
+            if not _DIGEST.fullmatch(each)
+        ]
         if not problems and self.manifest.algorithm != "local" and len(self.components) > 1:
             parts = " and ".join(_ids(part) for part in self.components[:3])
             more = f" and {len(self.components) - 3} more parts" if len(self.components) > 3 else ""
@@ -176,6 +190,11 @@ class Graph:
         """
         text = json.dumps([self.ids, self.edges], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def run_digest(self) -> str:
+        """SHA-256 (hex) of `digest` and the manifest, by which the next graph file names this one."""
+        return run_digest(self.digest, manifest_digest(self.manifest))
 
     @cached_property
     def components(self) -> tuple[tuple[int, ...], ...]:

@@ -8,7 +8,8 @@ The format is the node-link JSON of networkx. The key of the edges is ``edges``;
 
 A node with ``"dials_only": true`` needs no address; with ``"network": "b"`` too, other nodes of that network dial its address.
 ``"relay": {"bytes_per_second": 1000000, "connections": 4}`` at a node agrees to carry edges between its neighbors; ``"via": 5``
-at an edge sends it through peer 5. ``"upload_limit": 250000`` and ``"download_limit"`` at a node declare the bytes per second
+at an edge sends it through peer 5. ``"continues"`` in ``graph`` names the files before this one, whose models stay.
+``"upload_limit": 250000`` and ``"download_limit"`` at a node declare the bytes per second
 of its transfers.
 
 Any bytes give a valid `Graph`, a GraphError or, for a fault inside ``run``, a ConfigError.
@@ -76,6 +77,7 @@ class _Attributes(_Strict):
     name: str = ""
     run: dict[str, Any] = {}
     observers: list[_ObserverRow] = []
+    continues: list[str] = []
 
 
 class _File(_Strict):
@@ -127,7 +129,7 @@ def parse_graph(content: bytes | str, source: str = "graph") -> Graph:
     edges = tuple((row.source, row.target) for row in file.edges)
     via = tuple((row.source, row.target, row.via) for row in file.edges if row.via is not None)
     try:
-        return Graph(nodes, edges, manifest, file.graph.name, observers, via)
+        return Graph(nodes, edges, manifest, file.graph.name, observers, via, tuple(file.graph.continues))
     except GraphError as error:
         raise GraphError(joined(source, str(error).splitlines())) from error
 
@@ -146,6 +148,8 @@ def dump_graph(graph: Graph) -> str:
     data["graph"] = ({"name": graph.name} if graph.name else {}) | {"run": graph.manifest.model_dump()}
     if graph.observers:
         data["graph"]["observers"] = [{"name": each.name, **credentials_of(each)} for each in graph.observers]
+    if graph.continues:
+        data["graph"]["continues"] = list(graph.continues)
     via = {(a, b): {"via": relay} for a, b, relay in graph.via}
     rows: dict[str, list[dict[str, Any]]] = {
         "nodes": [{**facts_of(node), "id": node.id} for node in graph.nodes],

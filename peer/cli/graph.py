@@ -26,6 +26,7 @@ from coordinator_free_bootstrap.rates import problems
 from coordinator_free_bootstrap.validation import counted
 from peer.api.graph import Graph, check_run
 from peer.cli.declared import takes_options
+from peer.cli.graph_next import diff, next_file
 from peer.cli.graph_pin import pin
 from peer.cli.json_output import AsJson, print_json
 from peer.cli.problem import IN_KIND, Settings, names_settings, set_keys
@@ -238,3 +239,5 @@ def _positions(drawn: nx.Graph) -> object:
 
 
 app.command()(pin)
+app.command("next")(next_file)
+app.command()(diff)

@@ -65,6 +65,7 @@ def state_files(
         graph_digest=graph.digest,
         schema_digest=learner.schema.digest,
         frozen_digest=learner.frozen_digest,
+        continues=graph.continues,
     )
     return checkpoints, Origin(state_dir.origin, peer_id, graph, learner.schema, learner.frozen_digest, learner.meaning)
 

@@ -15,6 +15,7 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
+from coordinator_free_bootstrap.graph import run_digest
 from coordinator_free_bootstrap.ordinary_file import content_of, opened, ordinary_file
 from peer import failpoints
 from peer.core.checkpoint import Checkpoint
@@ -39,6 +41,8 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how safetensors reports an errn
 class CheckpointStore:
     """The checkpoints of one peer in one run; the last `KEPT` good ones stay on disk.
 
+    ``continues``: `Graph.run_digest` of the graph files whose checkpoints are good, too.
+
     After `load_latest`, `rejected` lists each newer checkpoint that is not usable, with the reason, and `foreign` the reasons
     of those that another peer or run has made. Rejected ones do not count as kept; they are removed after `KEPT` saves. The
     caller holds the `StateLock` of the state directory.
@@ -53,12 +57,14 @@ class CheckpointStore:
         graph_digest: str,
         schema_digest: str,
         frozen_digest: str = "",
+        continues: Collection[str] = (),
     ) -> None:
         self.directory = Path(directory)
         self.rejected: list[tuple[Path, str]] = []
         self.foreign: list[str] = []
         self._saved_count = 0
         self._kept, self._points = KEPT, "persist"  # the name of its failpoints
+        self._continues = frozenset(continues)
         self._owner: dict[str, Any] = {
             "peer_id": peer_id,
             "manifest_digest": manifest_digest,
@@ -172,8 +178,9 @@ class CheckpointStore:
         if manifest["version"] != FORMAT_VERSION:
             raise CheckpointCorrupt(f"another format: expected version {FORMAT_VERSION}, got {manifest['version']}")
         _check_form(manifest)
+        earlier = run_digest(manifest["graph_digest"], manifest["manifest_digest"]) in self._continues
         for key, expected in self._owner.items():
-            if manifest[key] != expected:
+            if manifest[key] != expected and not (earlier and key in ("graph_digest", "manifest_digest")):
                 self.foreign.append(f"other peer or run: expected {key} {expected}, got {manifest[key]}")
                 raise CheckpointCorrupt(self.foreign[-1])
         if manifest["sequence"] != sequence:

@@ -52,9 +52,11 @@ class Origin:
     ) -> None:
         self.path = path
         self.notes: list[str] = []
+        self._continues = frozenset(graph.continues)
         self._facts: dict[str, Any] = {
             "peer_id": peer_id,
             **_facts_of(graph),
+            "digest": graph.run_digest,
             "tensors": {tensor.name: [tensor.role, *tensor.shape] for tensor in schema.tensors},
             "frozen": frozen_digest,
             "meaning": json.loads(meaning),
@@ -88,6 +90,10 @@ class Origin:
             self.notes = [f"{self.path}: no description of a run; it was written again"]
             return []
         self.notes = changes(before["meaning"], self._facts["meaning"])[1]
+        if before.get("digest") in self._continues:
+            changed = _graph_differences(before, self._facts)
+            self.notes.append(f"continues the run of an earlier graph file: {listed(changed)}")
+            return differences(before | _graph_facts(self._facts), self._facts)
         return differences(before, self._facts)
 
 
@@ -116,6 +122,10 @@ def _facts_of(graph: Graph) -> dict[str, object]:
         "peers": list(graph.ids),
         "edges": [list(edge) for edge in graph.edges],
     }
+
+
+def _graph_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: facts[name] for name in ("run", "peers", "edges")}
 
 
 def _graph_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -237,7 +237,11 @@ class RoundCycle:
             state.waited_rounds += 1
             state.missed.update(notes.missing)
         alive = sum(1 for n in state.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
-        fields: dict[str, Any] = {"round_index": state.round.index, "neighbors_alive": alive, "active": state.plan.trains}
+        fields: dict[str, Any] = {
+            "round_index": state.round.index,
+            "neighbors_alive": alive,
+            "active": state.plan.trains,
+        }
         if state.budget is not None:
             fields["epsilon"] = state.budget.spent
         state.emit(do.Record("round", fields | self._counted.since_last() | notes.as_fields()))

@@ -36,7 +36,7 @@ from peer.algorithms.held_out import Indices
 from peer.algorithms.learner import Ability, Fields, measured, training_fields
 from peer.algorithms.personalize import Predictions, mixed
 from peer.algorithms.predictor import MIXTURE, Predictor
-from peer.algorithms.private import PrivateLearner, SampleUse
+from peer.algorithms.private import SampleUse
 from peer.algorithms.seeding import obstacle_to_seeds
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
@@ -242,16 +242,17 @@ class Blend(Dfca[BlendOptions, BlendState]):
         self._tune(workspace)
         weights = tuple(float(slot == self.shared) for slot in range(self.held))
         if workspace.private:
-            weights = self._voted(workspace, workspace.private) or weights
+            weights = self._voted(workspace) or weights
         elif len((judged := self._judged(workspace))[0][0]):
             rows, losses = judged
             weights = tuple(selected_weights(rows, lambda mixed: float(losses(mixed).mean(dtype=np.float64))))
         workspace.state = replace(workspace.state, chosen=weights, pooled=weights, mixture=weights)
 
-    def _voted(self, workspace: Workspace[BlendState], private: PrivateLearner) -> tuple[float, ...]:
+    def _voted(self, workspace: Workspace[BlendState]) -> tuple[float, ...]:
         """Return the share of the samples held out that each model fits best, with noise; () without any."""
         fold = self.fold(workspace)
-        votes = np.maximum(private.votes(self._models(workspace), fold.part, fold.held_out), 0.0)
+        assert workspace.private is not None  # the caller asks
+        votes = np.maximum(workspace.private.votes(self._models(workspace), fold.part, fold.held_out), 0.0)
         return tuple((votes / votes.sum()).tolist()) if votes.sum() > 0 else ()
 
     def _judged(self, workspace: Workspace[BlendState]) -> tuple[list[Predictions], Callable[[Predictions], Losses]]:

@@ -4,12 +4,14 @@ from collections import Counter
 
 import pytest
 
+from coordinator_free_bootstrap import make_graph, parse_manifest
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.accountant import Mechanism, epsilon
 from peer.core.messages import Pass
 from peer.core.privacy_budget import NOTHING, Charge, PrivacyBudget, Terms
 from peer.core.stages import Stage
+from peer.tasks.effect import keys_without_effect
 from tests.unit.core.test_engine import Driven, of
 
 STEP, CHOICE, DELTA = Mechanism(0.1, 1.0), Mechanism(1.0, 40.0), 1e-5
@@ -126,3 +128,11 @@ def test_the_work_after_the_last_round_is_paid_for_too(last):
         effects = driven.written()
     (work,) = [work for work in of(effects, do.Work) if work.kind == "final"]
     assert work.active is (last == END) and driven.engine.stage is Stage.FINISHING
+
+
+def test_a_private_run_writes_a_checkpoint_before_each_round_whatever_the_key_says():
+    run = {"checkpoint_rounds": 7, "privacy": {"clip_norm": 1.0, "noise_multiplier": 1.0}}
+    driven = Paying(budget_of(), **run)
+    assert all(of(driven.whole_round(), do.WriteCheckpoint) for _ in range(3))
+    graph = make_graph("complete", 3, manifest=parse_manifest(run, "test"))
+    assert "writes a checkpoint before each round" in keys_without_effect(graph.manifest)["run.checkpoint_rounds"]

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.meaning import without_pattern
 from peer.algorithms.learner import (
     Ability,
     Evaluation,
@@ -230,8 +231,8 @@ class PrivateLearner:
 
     @property
     def meaning(self) -> str:
-        """Of the task."""
-        return self.learner.meaning
+        """Of the task; without the marks of constant columns, which only the samples tell."""
+        return without_pattern(self.learner.meaning)
 
     @property
     def true_cluster(self) -> npt.NDArray[np.int64] | None:

@@ -21,7 +21,7 @@ from peer.learning.flat import seeded
 from peer.learning.inside import Inside
 from peer.learning.optimizer_state import restore, state_of
 from peer.learning.own_loop import OwnLoop
-from peer.learning.private_gradient import PrivateGradient, check_private, poisson_batches
+from peer.learning.private_gradient import PrivateGradient, poisson_batches
 from peer.learning.pull import pull
 from peer.learning.sgd import SGD, Optimizer
 from peer.tasks.process_settings import users_settings
@@ -32,29 +32,6 @@ Batches = Iterator[Tensor | None]  # indices int64 [b] into the training set; No
 
 class Training(Bench):
     """A bench that trains."""
-
-    def check_private(self) -> None:
-        """Check that trainings can be private.
-
-        Raises:
-            TaskError: the task has its own loop, or model or loss do not allow it.
-        """
-        if "train" in self.task.own or self.amp:
-            what = (
-                "bfloat16 (amp)" if self.amp else "an own training loop, whose batches and gradients it chooses itself"
-            )
-            raise TaskError(
-                f"train: expected the built-in loop in float32 with run.privacy, which draws the batches and clips each sample's "
-                f"gradient, got {what}. Return a Shard from load_shard, without an own train, or set run.privacy.clip_norm to "
-                "null."
-            )
-        if self._scaling is not None and self._scaling.of_samples:
-            raise TaskError(
-                "preprocessing: expected mean and deviation from no training sample with run.privacy, since each input would "
-                "tell of all samples, got those of this peer's data. Give the task numbers that are known without the data, or "
-                "set run.task_options.standardize=false."
-            )
-        check_private(self)
 
     def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, TrainStats]:
         """Train a copy of ``theta``, float32 [d], on the training set; return it, a new float32 [d], and its statistics."""

@@ -89,6 +89,7 @@ OF_EXCHANGE = EffectiveWhen(
 OF_FINAL = EffectiveWhen(lambda r: r.final_epochs > 0, "the run has no final phase: run.final.epochs is 0")
 OF_FINAL_RATE = EffectiveWhen(lambda r: r.algorithm.tunes or r.final_epochs > 0, OF_FINAL.why_not)
 OF_BUILTIN_LOOP = EffectiveWhen(lambda r: not r.own_loop, lambda r: f"task {r.run.task!r} trains in its own loop")
+OF_PRIVACY = EffectiveWhen(lambda r: r.run.privacy.is_on, "run.privacy.clip_norm is not set")
 OF_ROUNDS = EffectiveWhen(lambda r: r.run.rounds > 1, "run.rounds is 1")
 
 
@@ -207,6 +208,44 @@ class Screening(_Section):
     trimmed_mean: Annotated[float | None, OF_EXCHANGE] = Field(
         None, gt=0, lt=0.5, description="share trimmed at each end of a slot's arrivals (costs memory)"
     )
+
+
+class PrivateTraining(_Section):
+    """Differential privacy of a peer's training samples (`peer.algorithms.private`); off without ``clip_norm``."""
+
+    clip_norm: float | None = Field(
+        None, gt=0, description="C: largest norm of a sample's gradient; switches differential privacy on"
+    )
+    noise_multiplier: Annotated[float | None, OF_PRIVACY] = Field(
+        None, gt=0, description="sigma: deviation of a step's noise as a multiple of clip_norm; or target_epsilon"
+    )
+    target_epsilon: Annotated[float | None, OF_PRIVACY] = Field(
+        None, gt=0, description="each peer takes the least noise with which its whole run costs at most this epsilon"
+    )
+    delta: Annotated[float, OF_PRIVACY] = Field(
+        1e-5, gt=0, lt=1, description="of the guarantee (epsilon, delta); below one in the number of samples of a peer"
+    )
+    epsilon_max: Annotated[float | None, OF_PRIVACY] = Field(
+        None, gt=0, description="a peer that would pass it trains no more; default: target_epsilon, or no limit"
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the training is private."""
+        return self.clip_norm is not None
+
+    @property
+    def epsilon_limit(self) -> float | None:
+        """The largest epsilon that a peer spends; None: there is no limit."""
+        return self.target_epsilon if self.epsilon_max is None else self.epsilon_max
+
+    @model_validator(mode="after")
+    def _check_noise(self) -> Self:
+        """Check that exactly one key says how much noise there is."""
+        if self.is_on and (self.noise_multiplier is None) == (self.target_epsilon is None):
+            got = "neither" if self.noise_multiplier is None else "both"
+            raise ValueError(f"expected one of noise_multiplier and target_epsilon with clip_norm, got {got}")
+        return self
 
 
 class FinalPhase(_Section):
@@ -360,7 +399,9 @@ class Manifest(_Section):
         description="SHA-256 of the model file from which all peers start, or own, where each has its own; peer run --start-from "
         "gives the file; default: the seed draws the first values",
     )
-    checkpoint_rounds: int = Field(1, ge=0, description="rounds between checkpoints; 0: one checkpoint at the end")
+    checkpoint_rounds: Annotated[
+        int, EffectiveWhen(lambda r: not r.run.privacy.is_on, "run.privacy writes a checkpoint before each round")
+    ] = Field(1, ge=0, description="rounds between checkpoints; 0: one checkpoint at the end")
     diverged_restores: int = Field(
         0,
         ge=0,
@@ -373,6 +414,7 @@ class Manifest(_Section):
     limits: Limits = Field(default_factory=Limits)
     screening: Screening = Field(default_factory=Screening)
     final: FinalPhase = Field(default_factory=FinalPhase)
+    privacy: PrivateTraining = Field(default_factory=PrivateTraining)
 
     @property
     def step_samples(self) -> int | Literal["all"]:

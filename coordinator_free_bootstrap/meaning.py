@@ -92,6 +92,12 @@ class Meaning:
         return _text_of({name: value for name, value in asdict(self).items() if value not in (None, (), {})})
 
 
+def without_pattern(meaning: str) -> str:
+    """Return a meaning without ``scaled``, the one field that is computed from training samples."""
+    values: MeaningValues = json.loads(meaning)
+    return _text_of({name: value for name, value in values.items() if name != "scaled"})
+
+
 def _text_of(values: MeaningValues) -> str:
     return json.dumps({name: _bounded(value) for name, value in values.items()}, sort_keys=True, separators=(",", ":"))
 

@@ -19,6 +19,7 @@ from coordinator_free_bootstrap.validation import counted
 INCOMPARABLE = (
     *("federation", "algorithm", "options", "clusters", "task", "task_options", "model", "model_options"),
     *("private_parameters", "encoding", "seed", "data_seed", "start_from", "optimizer", "optimizer_state"),
+    "privacy",  # what was trained before tells of samples without the noise that is promised afterwards
 )
 DEALT = ("split", "split_options")  # of built-in data sets, which also deal by the number of peers
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from peer.algorithms.learner import training_fields as training_fields
     from peer.algorithms.personalize import weighted_sum as weighted_sum
     from peer.algorithms.predictor import Predictor as Predictor
+    from peer.algorithms.private import SampleUse as SampleUse
     from peer.algorithms.saved_state import array as array
     from peer.algorithms.workspace import Workspace as Workspace
     from peer.api.graph import Graph as Graph

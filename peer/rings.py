@@ -67,6 +67,7 @@ NAMES = {
     "Predictor": "peer.algorithms.predictor",
     "RefusalCode": "coordinator_free_bootstrap.errors",
     "Refusal": "coordinator_free_bootstrap.errors",
+    "SampleUse": "peer.algorithms.private",
     "Schema": "peer.core.schema",
     "Select": "peer.core.messages",
     "StateT": "peer.algorithms.base",

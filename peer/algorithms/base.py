@@ -27,13 +27,14 @@ from typing import ClassVar, Generic, cast
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import AlgorithmFacts, InRun, Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen, NoOptions, parsed
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import Ability, Fields, Learner, measured, training_fields
 from peer.algorithms.predictor import Predictor
+from peer.algorithms.private import SampleUse
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer
@@ -70,6 +71,9 @@ class Algorithm(Generic[OptionsT, StateT]):
     packages: ClassVar[tuple[str, ...]] = ()  # modules that a run imports, beyond those of a bare installation
     keys: ClassVar[Mapping[str, EffectiveWhen]] = {}  # of `run`, such as "screening.clip": when each has an effect here
     default_final_epochs: ClassVar[int] = 0  # see `peer.algorithms.final_phase`
+    why_not_private: ClassVar[str] = (  # why run.privacy does not cover it, where it does not (`uses`)
+        "it is not known to ask the training samples by private trainings and votes only"
+    )
     result_is_model: ClassVar[bool] = True  # False: predictions of several models, which a final phase cannot train
     tunes: ClassVar[bool] = False  # trains at the rate of `run.final` without a final phase, too
     validation_share: ClassVar[float] = (
@@ -89,8 +93,31 @@ class Algorithm(Generic[OptionsT, StateT]):
 
     @property
     def hides_samples(self) -> bool:
-        """Whether neighbors must learn nothing exact of this peer's samples (differential privacy): no."""
-        return False
+        """Whether neighbors must learn nothing exact of this peer's samples (differential privacy): with run.privacy."""
+        return self.manifest.privacy.is_on
+
+    def uses(self, round_index: int) -> SampleUse:
+        """Return what `assign`, `train` and `close` of a round in which this peer trains ask of the training samples.
+
+        `run.privacy` charges for it, and `PrivateLearner` gives no more. Where it is on, they ask by trainings and by votes only.
+
+        Raises:
+            ConfigError: run.privacy does not cover this algorithm, or some of its options: the default.
+        """
+        raise self.not_private(self.why_not_private)
+
+    def uses_at_the_end(self) -> SampleUse:
+        """Return what `final` and the final phase ask of them."""
+        return SampleUse(epochs=self.final_epochs)
+
+    def not_private(self, why: str, key: str = "run.algorithm", got: object = None) -> ConfigError:
+        """Return the error for an algorithm or option that `run.privacy` does not cover."""
+        expected = "one that run.privacy covers (docs/security.md, Differential privacy)"
+        return ConfigError(
+            ConfigProblem(
+                key, expected, f"{got or self.name!r}: {why}", "Change it, or set run.privacy.clip_norm to null."
+            )
+        )
 
     @classmethod
     def exchanges(cls, manifest: Manifest) -> bool:

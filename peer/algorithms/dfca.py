@@ -32,6 +32,7 @@ from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.held_out import Fold, share_held_out
 from peer.algorithms.learner import Ability, Fields, training_fields
 from peer.algorithms.nearest import OF_IDLE, NearestCluster
+from peer.algorithms.private import SampleUse
 from peer.algorithms.seeding import EMPTY, HELD_OUT, Seeding, SeedingState
 from peer.algorithms.workspace import Workspace
 from peer.core.constants import DEFAULTS
@@ -117,6 +118,13 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
 
     # ---- decisions ----------------------------------------------------------------------------------------------
 
+    @override
+    def uses(self, round_index: int) -> SampleUse:
+        """Return what the nearest cluster needs; splitting is not private."""
+        if self.options.split_empty:
+            raise self.not_private("it compares mean losses", "run.options.split_empty", True)
+        return super().uses(round_index)
+
     @property
     @override
     def common_start(self) -> bool:
@@ -201,7 +209,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
             state = seeding.begin(workspace, active=True)
             if not seeding.complete(state):
                 return state
-        if state.cluster_index is None:
+        if state.cluster_index is None or workspace.private:
             state = self.nearest(workspace, state, self.clusters)
         if not self.warming_up(workspace.round_index):
             return replace(state, trained=(state.cluster_index or 0,))
@@ -212,7 +220,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
     def _relaying(self, state: DfcaStateT) -> DfcaStateT:
         """Return the state with mass 1 in the chosen cluster, which trains, and none in the others."""
         cluster = state.cluster_index or 0
-        own = float(np.clip(state.losses[cluster], -LOSS_MAX, LOSS_MAX))
+        own = 0.0 if self.manifest.privacy.is_on else float(np.clip(state.losses[cluster], -LOSS_MAX, LOSS_MAX))
         return replace(
             state,
             trained=(cluster,),
@@ -291,7 +299,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
             self.merge(workspace)
             return self.nearest(workspace, workspace.state, range(workspace.round_index + 1))
         if self.warming_up(workspace.round_index) and workspace.state.masses:
-            return self.nearest(workspace, self.end_step(workspace), self.clusters)
+            return self.reassigned(workspace, self.end_step(workspace), self.clusters)
         return super().close(workspace)
 
     @override

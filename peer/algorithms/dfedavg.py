@@ -18,6 +18,7 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm
+from peer.algorithms.private import SampleUse
 from peer.core.decisions import AlgorithmState
 
 
@@ -43,6 +44,11 @@ class DFedAvg(Algorithm[DFedAvgOptions]):
         super().__init__(manifest, peer_id, graph)
         if self.options.partners:
             self.mix = manifest.mix or "uniform"
+
+    @override
+    def uses(self, round_index: int) -> SampleUse:
+        """Return one training."""
+        return SampleUse(local=self.manifest.local_epochs)
 
     @override
     def asking(self, round_index: int) -> bool:

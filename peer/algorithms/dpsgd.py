@@ -18,6 +18,7 @@ from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Fields, training_fields
+from peer.algorithms.private import SampleUse
 from peer.algorithms.workspace import Workspace
 from peer.core.decisions import AlgorithmState
 
@@ -37,6 +38,11 @@ class DPsgd(Algorithm):
     def private_count(cls, manifest: Manifest) -> int:
         """Return 1: the own model after its step, until the round closes."""
         return 1
+
+    @override
+    def uses(self, round_index: int) -> SampleUse:
+        """Return one step."""
+        return SampleUse(steps=1)
 
     @override
     def train(self, workspace: Workspace) -> Fields:

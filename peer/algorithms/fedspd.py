@@ -30,6 +30,7 @@ from peer.algorithms.learner import Ability, Fields, Learner, training_fields
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.predictor import Predictor
 from peer.algorithms.privacy import Privacy
+from peer.algorithms.private import SampleUse
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.messages import ModelHeader
@@ -108,10 +109,15 @@ class FedSpd(FedSpdDecisions):
         models = self.slots if self.phase(0) == "all" else 1
         return [privacy.statement(self.manifest.rounds, models, self.options.noisy_self)]
 
+    @override
+    def uses(self, round_index: int) -> SampleUse:
+        """Refuse run.privacy: this algorithm has the mechanism of its paper."""
+        raise self.not_private("it has a mechanism of its own, run.options.dp_epsilon")
+
     @property
     @override
     def hides_samples(self) -> bool:
-        return self.options.dp_epsilon is not None
+        return self.options.dp_epsilon is not None or super().hides_samples
 
     def _privacy(self, workspace: Workspace[FedSpdState]) -> Privacy | None:
         o = self.options

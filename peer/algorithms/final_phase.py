@@ -31,7 +31,7 @@ FOLDS = 3
 def finish(algorithm: Algorithm, workspace: Workspace) -> tuple[Vector, Fields]:
     """Return the peer's model after the run and the final metrics, those before and after the final phase among them."""
     model, metrics = algorithm.final(workspace)
-    if not algorithm.final_epochs:
+    if not algorithm.final_epochs or (workspace.private and not workspace.private.may_train):
         return model, metrics
     before, share = metrics["metric_value"], 1.0
     if workspace.manifest.final.guard:

@@ -41,6 +41,23 @@ class Follow(NamedTuple):
     rate: float
 
 
+@dataclass(frozen=True, slots=True)
+class PrivateSteps:
+    """How the steps of a training keep its samples private, see `peer.learning.private_gradient`.
+
+    Attributes:
+        steps: of the training, in place of epochs.
+        rate: q, the probability with which a step draws each sample.
+        noise: sigma, deviation of the noise as a multiple of ``clip_norm``.
+        clip_norm: C, the largest norm of a sample's gradient.
+    """
+
+    steps: int
+    rate: float
+    noise: float
+    clip_norm: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingPlan:
     """One local training: how long, on which samples, and by which steps.
@@ -69,6 +86,8 @@ class TrainingPlan:
         should_stop: called before each step; true ends the training with the steps done.
         trial: an own loop is ended after this many steps, whatever it would do; 0: it is none.
         partial: keeps the state of the training on disk while it runs; None: it is not kept.
+        private: draws of samples, clipping and noise, in place of epochs, batch size and order; the statistics then have no loss
+            and no metric. None: it is not private.
     """
 
     epochs: int
@@ -90,6 +109,7 @@ class TrainingPlan:
     should_stop: Callable[[], bool] | None = None
     trial: int = 0
     partial: Partial | None = None
+    private: PrivateSteps | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +273,9 @@ class Learner(Protocol):
 
     def sample_losses(self, theta: Vector, part: Part = "train") -> npt.NDArray[np.float32]:
         """Return the loss of each sample, in evaluation mode; infinity where it is not a number, so that no argmin chooses it."""
+
+    def check_private(self) -> None:
+        """Check that trainings can be private; raises TaskError if model or loss do not allow it."""
 
     def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, TrainStats]:
         """Return a trained copy of a model, a new float32 [d]; the input is not changed."""

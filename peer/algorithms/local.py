@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm
+from peer.algorithms.private import SampleUse
 
 
 class Local(Algorithm):
@@ -18,3 +19,8 @@ class Local(Algorithm):
     @override
     def exchanges(cls, manifest: Manifest) -> bool:
         return False
+
+    @override
+    def uses(self, round_index: int) -> SampleUse:
+        """Return one training."""
+        return SampleUse(local=self.manifest.local_epochs)

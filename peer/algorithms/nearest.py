@@ -15,6 +15,7 @@ from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.base import Algorithm, OptionsT, StateT
 from peer.algorithms.learner import Ability
+from peer.algorithms.private import SampleUse
 from peer.algorithms.workspace import Workspace
 
 OF_IDLE = EffectiveWhen(
@@ -45,7 +46,7 @@ class NearestCluster(Algorithm[OptionsT, StateT]):
     def assign(self, workspace: Workspace[StateT]) -> StateT:
         """Choose the cluster of lowest loss, unless `close` of the round before has done so."""
         state = workspace.state
-        if state.cluster_index is None:
+        if state.cluster_index is None or workspace.private:
             state = self.nearest(workspace, state, self.clusters)
         return replace(state, trained=(state.cluster_index or 0,))
 
@@ -53,7 +54,16 @@ class NearestCluster(Algorithm[OptionsT, StateT]):
     def close(self, workspace: Workspace[StateT]) -> StateT:
         """Merge, then choose the cluster of lowest training loss, for the evaluation and for the next round."""
         self.merge(workspace)
-        return self.nearest(workspace, workspace.state, self.clusters)
+        return self.reassigned(workspace, workspace.state, self.clusters)
+
+    @override
+    def uses(self, round_index: int) -> SampleUse:
+        """Return the choice of a cluster and one training."""
+        return SampleUse(local=self.manifest.local_epochs, choices=int(len(self.clusters) > 1))
+
+    def reassigned(self, workspace: Workspace[StateT], state: StateT, clusters: Sequence[int]) -> StateT:
+        """Return the state after the choice of a cluster; in a private run the one choice of a round is that of `assign`."""
+        return state if workspace.private else self.nearest(workspace, state, clusters)
 
     @override
     def adopt(self, workspace: Workspace[StateT]) -> StateT:
@@ -65,5 +75,8 @@ class NearestCluster(Algorithm[OptionsT, StateT]):
         return replace(state, cluster_index=clusters[int(np.argmin(self.losses(workspace, clusters)))])
 
     def losses(self, workspace: Workspace[StateT], clusters: Sequence[int]) -> list[float]:
-        """Return the mean loss of some clusters' models on the training set."""
-        return [workspace.learner.mean_loss(workspace.models.model(slot)) for slot in clusters]
+        """Return the mean loss of some clusters' models on the training set; in a private run, how few samples vote for each."""
+        models = [workspace.models.model(slot) for slot in clusters]
+        if workspace.private:
+            return (-workspace.private.votes(models)).tolist() if len(models) > 1 else [0.0]
+        return [workspace.learner.mean_loss(model) for model in models]

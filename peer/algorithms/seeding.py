@@ -70,6 +70,11 @@ def obstacle_to_seeds(manifest: Manifest) -> str | None:
                 f"run.{key}: expected {needed!r} with options.initialization 'seeds', whose numbers must reach all peers in "
                 f"a round, got {found!r}. Change it, or set initialization 'global' or 'local'."
             )
+    if manifest.privacy.is_on:
+        return (
+            "run.privacy.clip_norm: expected null with options.initialization 'seeds', which compares losses of samples, got "
+            f"{manifest.privacy.clip_norm:g}. Set initialization 'global' or 'local'."
+        )
     if manifest.rounds <= manifest.clusters:
         return (
             f"run.rounds: expected {manifest.clusters + 1} or more with options.initialization 'seeds' and "

@@ -10,6 +10,7 @@ from peer.algorithms.final_phase import final_predictor, finish
 from peer.algorithms.learner import Fields
 from peer.algorithms.model_tests import tested, untested
 from peer.algorithms.predictor import PERSONALIZED, Best, Predictor, better
+from peer.algorithms.private import OF_SAMPLES
 from peer.algorithms.workspace import Workspace
 from peer.core.effects import Work
 from peer.core.events import WorkDone
@@ -34,10 +35,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
         clock: returns monotonic seconds, to time the work.
     """
     began = clock()
-    workspace.round_index, workspace.step, workspace.present = work.round_index, work.step, work.present
-    workspace.selections = {select.sender: select for select in work.selections}
-    workspace.neighbor_numbers = dict(work.numbers)
-    workspace.resumed_steps = 0
+    _enter(work, workspace)
     metrics: Fields = {}
     match work.kind:
         case "assign":
@@ -45,7 +43,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.models.begin_round(algorithm.deferred_slots(workspace.state, work.round_index))
             workspace.arrivals.clear()
         case "train":
-            metrics = {"learning_rate": workspace.learning_rate, **algorithm.train(workspace)}
+            metrics = {"learning_rate": workspace.learning_rate, **_trained(algorithm, workspace)}
             if workspace.resumed_steps:
                 metrics["resumed_steps"] = workspace.resumed_steps
         case "end_step":
@@ -73,6 +71,22 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
         case _:
             assert_never(work.kind)
     return WorkDone(work.kind, workspace.state, metrics, {PHASE_OF[work.kind]: clock() - began})
+
+
+def _enter(work: Work, workspace: Workspace) -> None:
+    """Give the workspace what the engine says of the work, and in a private run what it may ask of the samples."""
+    workspace.round_index, workspace.step, workspace.present = work.round_index, work.step, work.present
+    workspace.selections = {select.sender: select for select in work.selections}
+    workspace.neighbor_numbers = dict(work.numbers)
+    workspace.resumed_steps = 0
+    if workspace.private and work.kind in ("assign", "final"):
+        workspace.private.open(work.round_index, paid=work.active)
+
+
+def _trained(algorithm: Algorithm, workspace: Workspace) -> Fields:
+    """Train, and return the fields of the history; in a private run none that tells of training samples."""
+    found = algorithm.train(workspace)
+    return {name: value for name, value in found.items() if not workspace.private or name not in OF_SAMPLES}
 
 
 def validated(workspace: Workspace, predictor: Callable[[], Predictor]) -> Fields:

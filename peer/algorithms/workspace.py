@@ -17,6 +17,7 @@ from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.delivered import DeliveredModels
 from peer.algorithms.learner import Fields, Learner, Partials, TrainingPlan, TrainStats
 from peer.algorithms.predictor import Best
+from peer.algorithms.private import PrivateLearner
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
 from peer.core.messages import ModelHeader, Numbers, Select
@@ -66,6 +67,12 @@ class Workspace(Generic[StateT_co]):
     should_stop: Callable[[], bool] = lambda: False
     partials: Partials | None = None  # keep trainings on disk while they run
     resumed_steps: int = 0  # of this piece of work: that were on disk
+    private: PrivateLearner | None = None  # of a run with run.privacy; ``learner`` is the same
+
+    @property
+    def unguarded(self) -> Learner:
+        """The learner for what is no work of an algorithm, such as what model files say of the task."""
+        return self.private.learner if self.private else self.learner
 
     def seed(self, purpose: str, *path: int) -> int:
         """Return the seed of one random choice of this peer in this round."""

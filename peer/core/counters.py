@@ -98,6 +98,9 @@ class Totals:
         int, counter("bytes of numbers sent with selections, models, or in place of models", "bytes")
     ] = 0
     rounds_alone: Annotated[int, counter("rounds of an exchange in which no neighbor took part", "rounds")] = 0
+    rounds_without_budget: Annotated[
+        int, counter("rounds in which a peer did not train since they would pass `run.privacy.epsilon_max`", "rounds")
+    ] = 0
     checkpoint_failures: Annotated[
         int, counter("checkpoints that could not be written", "checkpoints", scope="run")
     ] = 0

@@ -135,5 +135,7 @@ class Ending:
             state.answer(arrival, Outcome.UNUSED)
         metrics = state.round.notes.metrics if ended else {}
         fields = {"rounds_completed": state.round.index} | metrics | self._counted.since_last()
+        if state.budget is not None and ended:
+            fields["epsilon"] = state.budget.spent
         state.emit(do.Record("end" if ended else "leave", fields))
         state.emit(do.Stop(status))

@@ -3,15 +3,16 @@
 Theory of operation. A peer goes through the stages of `peer.core.stages`:
 
     joining -> [catching_up] -> [adopting]
-            -> (assigning -> training -> offering -> exchanging -> [ending_step -> offering -> exchanging]* -> closing
+            -> ([paying] -> assigning -> training -> offering -> exchanging -> [ending_step -> offering -> exchanging]* -> closing
                 -> [adopting])*
-            -> finishing -> lingering -> stopped
+            -> [paying] -> finishing -> lingering -> stopped
 
 - joining: handshakes until the start rule is met, and with shared scaling until the numbers of all sites are known.
 - catching_up: at its start most neighbors are ahead. This peer waits for the models of the first that answers a pull. Later, when
   it falls behind, its own round continues meanwhile.
 - adopting: it takes the average of pulled models and continues in their round. One neighbor alone is believed only if it delivers
   a model.
+- paying: a private round waits for a checkpoint with its charge on the budget; it is not trained without.
 - offering: a step's models are ready and wait for the last checkpoint, and for selections where the algorithm selects.
 - leaving: asked to stop, in any stage. Work under way is ended, a checkpoint written, the neighbors notified, as the guards of
   the table say.
@@ -213,6 +214,8 @@ class Engine:
                 self.rounds.go_on(now)
             elif state.stage is Stage.CATCHING_UP:
                 self.rounds.catch_up_at_start(now)
+            elif state.stage is Stage.PAYING:
+                self.rounds.pay(now)
             elif state.stage in EXCHANGE:
                 self.rounds.exchange(now)
             answered = self.receiver.advance(now)

@@ -159,6 +159,18 @@ def leaving_peer_is_not_idle(m: Moment) -> str:
 # ---- by stage -----------------------------------------------------------------------------------------------------------
 
 
+def charge_is_being_saved(m: Moment) -> str:
+    """Before a private round only the checkpoint with its charge is waited for, and nothing is folded."""
+    if folding := models_change_alone(m):
+        return folding
+    return "" if m.state.saving else "no checkpoint is being written"
+
+
+def training_is_paid_for(m: Moment) -> str:
+    """The samples are asked only in a round whose charge is in a checkpoint that is safe."""
+    return "the round is not paid for" if m.state.pays else ""
+
+
 def no_round_has_begun(m: Moment) -> str:
     """A peer that joins, or catches up at its start, has no round, and no model in memory."""
     used = m.state.arrivals.buffers()
@@ -259,8 +271,9 @@ BY_STAGE: dict[Stage, tuple[Invariant, ...]] = {
     Stage.JOINING: (no_round_has_begun,),
     Stage.CATCHING_UP: (no_round_has_begun, pull_is_pending),
     Stage.ADOPTING: (models_change_alone,),
-    Stage.ASSIGNING: (models_change_alone, nothing_is_decided_yet),
-    Stage.TRAINING: (peer_trains_in_the_round,),
+    Stage.PAYING: (charge_is_being_saved,),
+    Stage.ASSIGNING: (models_change_alone, nothing_is_decided_yet, training_is_paid_for),
+    Stage.TRAINING: (peer_trains_in_the_round, training_is_paid_for),
     Stage.OFFERING: (offers_wait_for_something,),
     Stage.EXCHANGING: (offers_are_allowed, step_waits_for_something),
     Stage.ENDING_STEP: (models_change_alone, another_step_follows),

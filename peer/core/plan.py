@@ -6,7 +6,7 @@ a question to the algorithm (`Decisions`): `agrees`, `expected`, `offers`, `tell
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,6 +14,7 @@ from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.schedule import edge_is_up, is_active
 from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.messages import Select
+from peer.core.privacy_budget import NOTHING, Charge
 
 REMEMBERED = 16  # plans of rounds that messages were about
 
@@ -35,6 +36,7 @@ class RoundPlan:
         saves: a checkpoint is taken after it.
         selection: what this peer announces to its neighbors before it trains; None: nothing, or not known before `assign`.
         asked: the neighbors whose models this peer takes; None: all, or not known before `assign`.
+        charge: on the privacy budget; nothing in a run without one, and where this peer does not train.
     """
 
     round_index: int
@@ -49,6 +51,7 @@ class RoundPlan:
     saves: bool
     selection: Select | None = None
     asked: frozenset[int] | None = None
+    charge: Charge = NOTHING
 
     @property
     def brings_models(self) -> bool:
@@ -68,13 +71,22 @@ class Planner:
         neighbors: ascending.
         manifest: participation, dynamic edges, evaluation, checkpoints.
         algorithm: steps, and what is selected.
+        charge_of: returns the charge of a round in which this peer trains.
     """
 
-    def __init__(self, peer_id: int, neighbors: Iterable[int], manifest: Manifest, algorithm: Decisions) -> None:
+    def __init__(
+        self,
+        peer_id: int,
+        neighbors: Iterable[int],
+        manifest: Manifest,
+        algorithm: Decisions,
+        charge_of: Callable[[int], Charge] = lambda round_index: NOTHING,
+    ) -> None:
         self._peer_id = peer_id
         self._neighbors = tuple(neighbors)
         self._manifest = manifest
         self._algorithm = algorithm
+        self._charge_of = charge_of
         self.plan = lru_cache(REMEMBERED)(self._plan)
 
     def _plan(self, round_index: int) -> RoundPlan:
@@ -95,7 +107,12 @@ class Planner:
             receivers=(up if algorithm.idle_folds else up & training) if trains else frozenset(),
             evaluates=is_last or (t + 1) % m.evaluate_every == 0,
             saves=bool(every) and (is_last or (t + 1) % every == 0),
+            charge=self._charge_of(t) if trains or t == m.rounds else NOTHING,
         )
+
+    def unpaid(self, plan: RoundPlan) -> RoundPlan:
+        """Return a plan without training, which the budget does not allow; neighbors do not know, so their models are taken."""
+        return replace(plan, trains=False, receives=True, receivers=frozenset(), charge=NOTHING)
 
     def assigned(self, plan: RoundPlan, state: AlgorithmState, incarnation: int) -> RoundPlan:
         """Return a plan with what follows from the algorithm's state after `assign`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
 from peer.core import effects as do
@@ -43,6 +43,7 @@ class RoundCycle:
         self._catch_up = catch_up
         self._isolation = isolation
         self._counted = counted
+        self._unpaid = ""  # why this peer did not train in the last round that it could not pay for
         self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
 
     # ---- between two rounds ---------------------------------------------------------------------------------------------
@@ -53,7 +54,7 @@ class RoundCycle:
         if state.may(Trigger.LEAVE):
             state.take(Trigger.LEAVE)
         elif not self._catch_up.is_due() or state.round.index >= state.manifest.rounds:
-            self._begin(now)
+            self._pay_or_begin(now)
         elif sources := self._catch_up.sources():
             self._catch_up.adopt(sources, now)
         else:
@@ -61,14 +62,54 @@ class RoundCycle:
             if self._catch_up.pulling and state.may(Trigger.PULL):  # this peer has no round of its own to continue
                 state.take(Trigger.PULL)
             else:
-                self._begin(now)
+                self._pay_or_begin(now)
 
     def catch_up_at_start(self, now: float) -> None:
         """At the start of an incarnation: the first complete answer is enough."""
         if sources := self._catch_up.sources():
             self._catch_up.adopt(sources, now)
         elif not self._catch_up.pulling:
+            self._pay_or_begin(now)
+
+    # ---- the privacy budget ---------------------------------------------------------------------------------------------
+
+    def _pay_or_begin(self, now: float) -> None:
+        """Begin a round, after a checkpoint with its charge on the privacy budget where it has one."""
+        state = self._state
+        if state.pays and state.may(Trigger.PAY):
+            state.take(Trigger.PAY)
+            self.pay(now)
+        else:
             self._begin(now)
+
+    def pay(self, now: float) -> None:
+        """Write a checkpoint with the charge of the round, and begin the round once it is safe; without one, do not train."""
+        state, budget = self._state, self._state.budget
+        if state.saving or budget is None:
+            return
+        t, charge = state.round.index, state.plan.charge
+        if not state.pays:
+            if state.disk.error:
+                state.plan = state.planner.unpaid(state.plan)
+                self._log_unpaid("its charge on the privacy budget could not be saved")
+            self.go_on(now)
+        elif budget.affords(charge):
+            budget.pay(t, charge)
+            state.write_checkpoint()
+        else:
+            state.plan = state.planner.unpaid(state.plan)
+            most = budget.terms.epsilon_max
+            self._log_unpaid(f"epsilon would be {budget.with_charge(charge):.3g}, above the limit of {most:g}")
+            self.go_on(now)
+
+    def _log_unpaid(self, why: str) -> None:
+        """Count a round in which this peer does not train, and say why, once in a row."""
+        state = self._state
+        if state.round.index < state.manifest.rounds:
+            state.totals["rounds_without_budget"] += 1
+        if why != self._unpaid:
+            state.log("warning", f"round {state.round.index}: this peer trains no more, and passes: {why}")
+        self._unpaid = why
 
     # ---- the round ------------------------------------------------------------------------------------------------------
 
@@ -76,7 +117,8 @@ class RoundCycle:
         state, t = self._state, self._state.round.index
         if t >= state.manifest.rounds:
             state.take(Trigger.ROUNDS_OVER)
-            state.emit(do.Work("final", t, absent=all_skipped(state)))
+            paid = state.budget is None or state.budget.paid_round == t
+            state.emit(do.Work("final", t, active=paid, absent=all_skipped(state)))
             return
         state.take(Trigger.BEGIN_ROUND)
         self._catch_up.forget()
@@ -124,7 +166,7 @@ class RoundCycle:
             case Trigger.CLOSED:
                 self._end(now)
             case Trigger.ADOPTED:
-                if state.manifest.checkpoint_rounds:
+                if state.manifest.checkpoint_rounds and not state.pays:
                     state.write_checkpoint()
                 self.go_on(now)
         return trigger
@@ -195,10 +237,16 @@ class RoundCycle:
             state.waited_rounds += 1
             state.missed.update(notes.missing)
         alive = sum(1 for n in state.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
-        fields = {"round_index": state.round.index, "neighbors_alive": alive, "active": state.plan.trains}
+        fields: dict[str, Any] = {
+            "round_index": state.round.index,
+            "neighbors_alive": alive,
+            "active": state.plan.trains,
+        }
+        if state.budget is not None:
+            fields["epsilon"] = state.budget.spent
         state.emit(do.Record("round", fields | self._counted.since_last() | notes.as_fields()))
         saves = state.plan.saves
         state.enter_round(state.round.index + 1)
-        if saves:
+        if saves and not state.pays:  # else the checkpoint with its charge follows
             state.write_checkpoint()
         self.go_on(now)

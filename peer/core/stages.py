@@ -21,6 +21,7 @@ class Stage(StrEnum):
     JOINING = "joining"  # handshakes, until the start rule is met
     CATCHING_UP = "catching_up"  # at the start: pulling the models of neighbors that are ahead
     ADOPTING = "adopting"  # the host puts pulled models in place
+    PAYING = "paying"  # before a private round: its charge is being written
     ASSIGNING = "assigning"
     TRAINING = "training"
     OFFERING = "offering"  # a step's offers wait for the last checkpoint and for selections
@@ -40,6 +41,7 @@ class Trigger(StrEnum):
 
     PULL = "pull"
     ADOPT = "begin_adopt"
+    PAY = "pay"
     BEGIN_ROUND = "begin_round"
     OFFERED = "offered"
     STEP_OVER = "step_over"
@@ -59,6 +61,7 @@ class Trigger(StrEnum):
 
 
 _BETWEEN_ROUNDS = {
+    Trigger.PAY: Stage.PAYING,
     Trigger.BEGIN_ROUND: Stage.ASSIGNING,
     Trigger.ADOPT: Stage.ADOPTING,
     Trigger.ROUNDS_OVER: Stage.FINISHING,
@@ -69,6 +72,7 @@ TRANSITIONS: dict[Stage, dict[Trigger, Stage]] = {
     Stage.JOINING: {**_BETWEEN_ROUNDS, Trigger.PULL: Stage.CATCHING_UP, Trigger.STOP: Stage.STOPPED},
     Stage.CATCHING_UP: {**_BETWEEN_ROUNDS, Trigger.STOP: Stage.STOPPED},
     Stage.ADOPTING: {**_BETWEEN_ROUNDS, Trigger.ADOPTED: Stage.ADOPTING},
+    Stage.PAYING: {**_BETWEEN_ROUNDS, Trigger.SAVE: Stage.PAYING, Trigger.STOP: Stage.STOPPED},
     Stage.ASSIGNING: {Trigger.ASSIGNED: Stage.TRAINING, Trigger.SAT_OUT: Stage.OFFERING},
     Stage.TRAINING: {Trigger.TRAINED: Stage.OFFERING, Trigger.STOP: Stage.STOPPED},
     Stage.OFFERING: {**_CUT_SHORT, Trigger.OFFERED: Stage.EXCHANGING},
@@ -129,7 +133,7 @@ def _may_stop(peer: Conditions) -> bool:
 
 
 GUARDS: dict[Trigger, Guard] = {
-    **dict.fromkeys((Trigger.PULL, Trigger.ADOPT, Trigger.BEGIN_ROUND, Trigger.ROUNDS_OVER), _stays),
+    **dict.fromkeys((Trigger.PULL, Trigger.ADOPT, Trigger.PAY, Trigger.BEGIN_ROUND, Trigger.ROUNDS_OVER), _stays),
     **dict.fromkeys((Trigger.STEP_OVER, Trigger.ROUND_OVER), _stays),
     Trigger.ASSIGNED: lambda peer: peer.trains and not peer.leaving,
     Trigger.OFFERED: lambda peer: not (peer.saving or peer.leaving),

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from coordinator_free_bootstrap.graph import Graph
 from peer.core import effects as do
+from peer.core.accountant import as_rows
 from peer.core.arrivals import Arrival, Arrivals
 from peer.core.constants import DEFAULTS, Constants
 from peer.core.counters import Totals
@@ -18,6 +19,7 @@ from peer.core.messages import PushReply, Select
 from peer.core.neighbor import Neighbor, Outbox, RoundStep
 from peer.core.participation import sentence, was_hardly_there
 from peer.core.plan import Planner
+from peer.core.privacy_budget import NOTHING, PrivacyBudget
 from peer.core.sites import Sites
 from peer.core.stages import Stage, Trigger, may_take, next_stage
 
@@ -105,6 +107,7 @@ class State:
         algorithm_state: the algorithm's first state, or that of a checkpoint.
         resume: the ``state`` of the last checkpoint.
         sites: the numbers that all sites must agree on before the first round; None: there are none.
+        budget: of privacy; None: the run has none.
         constants: of the protocol; only tests and benchmarks give others.
     """
 
@@ -119,6 +122,7 @@ class State:
         algorithm_state: AlgorithmState | None = None,
         resume: dict[str, Any] | None = None,
         sites: Sites | None = None,
+        budget: PrivacyBudget | None = None,
         constants: Constants = DEFAULTS,
     ) -> None:
         self.peer_id = peer_id
@@ -129,13 +133,20 @@ class State:
         self.incarnation = incarnation
         self.model_bytes = model_bytes
         self.sites = sites
+        self.budget = budget
         self.algorithm_state = algorithm_state or AlgorithmState()
         timeouts = self.manifest.timeouts
         self.neighbors = {n: Neighbor(n, Liveness(timeouts), Outbox(peer_id, n)) for n in graph.neighbors(peer_id)}
         self.arrivals = Arrivals()
         self.stage = Stage.JOINING
         self.round = Round()
-        self.planner = Planner(peer_id, self.neighbors, self.manifest, algorithm)
+        self.planner = Planner(
+            peer_id,
+            self.neighbors,
+            self.manifest,
+            algorithm,
+            budget.charge_of if budget else lambda round_index: NOTHING,
+        )
         self.plan = self.planner.plan(0)  # of the present round
         self.resumed = resume is not None  # an earlier incarnation took part in the run: our disk or a neighbor says so
         self.leaves_as: do.Status | None = None  # once it was asked to stop, or gives up
@@ -163,6 +174,7 @@ class State:
             "missed": [[n, count] for n, count in sorted(self.missed.items())],
             "totals": self.totals.as_json(),
             "refusals": dict(self.refusals),
+            **({"spent": as_rows(self.budget.ledger)} if self.budget else {}),
         }
 
     def write_checkpoint(self) -> None:
@@ -243,6 +255,11 @@ class State:
     def folding(self) -> bool:
         """Whether an arrival is being folded."""
         return bool(self.arrivals.folding)
+
+    @property
+    def pays(self) -> bool:
+        """Whether the present round has a charge on the privacy budget that no checkpoint of this incarnation has."""
+        return self.budget is not None and self.plan.charge != NOTHING and self.budget.paid_round != self.round.index
 
     @property
     def trains(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator_free_bootstrap import Compared, Graph, canonical_json, digest
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, ConfigError, ConfigProblem, GraphError
@@ -29,6 +29,7 @@ from peer.core.schema import Schema
 from peer.core.sites import Sites
 from peer.core.state import State
 from peer.host.host import PeerHost
+from peer.host.private import private_parts
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ def build_host(
     _check_model_size(algorithm, model_format)
     _check_kept_memory(algorithm, model_format.schema)
     check_abilities(algorithm, learner)
+    private = private_parts(algorithm, learner, checkpoint)
+    learner = private.learner if private else learner
     first = initial or InitialModels.of(algorithm, learner)
     slots = [checkpoint.arrays[f"slot/{i}"] for i in range(algorithm.held)] if checkpoint else list(first.models)
     store = ModelStore(
@@ -100,7 +103,14 @@ def build_host(
         for slot in range(len(store)):
             store.share(slot)
     workspace = Workspace(
-        manifest, peer_id, graph, learner, store, algorithm.State(), true_cluster=learner.true_cluster
+        manifest,
+        peer_id,
+        graph,
+        learner,
+        store,
+        algorithm.State(),
+        true_cluster=learner.true_cluster,
+        private=private.learner if private else None,
     )
     if checkpoint:
         workspace.optimizers = checkpoint.arrays_of("optimizer")
@@ -110,6 +120,8 @@ def build_host(
         workspace.state = restored(algorithm.State, checkpoint.state["algorithm_state"], checkpoint.arrays_of("state"))
     else:
         workspace.state = algorithm.begin(workspace)
+        if private:
+            workspace.state = replace(workspace.state, sample_count=1)
     engine = Engine(
         State(
             peer_id,
@@ -120,6 +132,7 @@ def build_host(
             algorithm_state=workspace.state,
             resume=checkpoint.state if checkpoint else None,
             sites=_sites(peer_id, graph, algorithm, scaling, checkpoint),
+            budget=private.budget if private else None,
             constants=constants,
         )
     )
@@ -134,7 +147,7 @@ def build_host(
         meaning=with_algorithm(learner.meaning, digest_of_code(type(algorithm))),
     )
     published = checkpoint.arrays_of("published") if checkpoint else {}
-    return PeerHost(
+    host = PeerHost(
         engine,
         algorithm,
         workspace,
@@ -144,6 +157,8 @@ def build_host(
         {int(slot): model for slot, model in published.items()},
         scaling,
     )
+    host.notes = algorithm.notes(workspace) + ([private.statement] if private else [])
+    return host
 
 
 def _sites(
@@ -164,8 +179,8 @@ def _sites(
         return Sites(peer_id, Numbers(), graph.ids, lambda numbers: "", met)
     if algorithm.hides_samples:
         raise ConfigError(
-            f"preprocessing: expected no shared scaling with the options of algorithm '{algorithm.name}', whose noise does not "
-            "cover the sums of a site, got shared. Scale by the numbers of the task, or of each site."
+            "preprocessing: expected no shared scaling in a run with differential privacy, whose noise does not cover the "
+            "sums of a site, got shared. Scale by numbers of the task."
         )
     sites = Sites(peer_id, scaling.numbers, graph.ids, scaling.problem)
     if checkpoint is None:

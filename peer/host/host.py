@@ -104,6 +104,7 @@ class PeerHost:
         self.scaling = scaling
         self.compared = compared  # its meaning learns which classes neighbors know of
         self._remarks: dict[int, tuple[str, ...]] = {}  # of each neighbor, so that each is logged once
+        self.notes: list[str] = []  # sentences for the operator, logged before the run
         self.more_metrics: tuple[Metric, ...] = ()
         self.probe = Probe()
         self.closed = False  # the process is gone: events are ignored
@@ -493,6 +494,8 @@ class PeerHost:
         }
         if self.more_metrics:
             status["more_metrics"] = self.measured_more()
+        if (budget := state.budget) is not None:
+            status |= {"epsilon": budget.spent, "epsilon_max": budget.terms.epsilon_max}
         if (best := self.workspace.best) is not None:
             status |= {"best_round": best.round_index, "metric_best": best.value}
         return status

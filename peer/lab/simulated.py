@@ -300,7 +300,7 @@ def _write_interrupted(
         failed = error if not peer.status and ended != "left" else None
         models = settings.models and bool(peer.status)
         write_results(peer.host, place, peer.status or ended, seconds, models=models, error=failed)
-        saved.save(peer, peer.host.workspace.learner)  # type: ignore[arg-type]
+        saved.save(peer, peer.host.workspace.unguarded)  # type: ignore[arg-type]
 
 
 def _clear(graph: Graph, directory: Path, saved: SavedPeers | None) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from typing_extensions import override
 
 from peer.algorithms.learner import TrainingPlan, TrainStats
+from peer.algorithms.private import PrivateLearner
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.effects import Work
@@ -99,14 +100,17 @@ class _Mover(threading.Thread, Generic[T]):
 
 
 class _PausingLearner:
-    """A learner whose `train` waits for the stack."""
+    """A learner whose `train` waits for the stack; a private one trains by itself."""
 
     def __init__(self, learner: Any, mover: _Mover[Any]) -> None:
         self._learner: TorchLearner = learner
+        self._private = isinstance(learner, PrivateLearner)
         self._mover = mover
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._learner, name)
 
     def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, TrainStats]:
+        if self._private:
+            return self._learner.train(theta, plan)
         return self._mover.train(TrainRequest(self._learner, theta, plan))

@@ -26,6 +26,7 @@ from peer.core.averaging import Vector
 from peer.learning.evaluating import Evaluating
 from peer.learning.flat import FlatModule, generators_of, seeded
 from peer.learning.form import check_pairs
+from peer.learning.private_gradient import check_private
 from peer.learning.site_scaling import SiteScaling
 from peer.learning.start import WarmStart
 from peer.learning.training import Training
@@ -146,6 +147,30 @@ class TorchLearner(Training, Evaluating):
             raise TaskError("make_model: expected the same names and shapes in every call, got others in a second call")
         drawn = fresh.store()
         return drawn if self.start is None else self.start.into(drawn, self.schema, slot)
+
+    def check_private(self) -> None:
+        """Check that trainings can be private.
+
+        Raises:
+            TaskError: the task has its own loop, or model or loss do not allow it.
+        """
+        if "train" in self.task.own or self.amp:
+            what = (
+                "bfloat16 (amp)" if self.amp else "an own training loop, whose batches and gradients it chooses itself"
+            )
+            raise TaskError(
+                f"train: expected the built-in loop in float32 with run.privacy, which draws the batches and clips each sample's "
+                f"gradient, got {what}. Return a Shard from load_shard, without an own train, or set run.privacy.clip_norm to "
+                "null."
+            )
+        if self._scaling is not None and self._scaling.of_samples:
+            raise TaskError(
+                "preprocessing: expected mean and deviation from no training sample with run.privacy, since each input would "
+                "tell of all samples, got those of this peer's data. Give the task numbers that are known without the data, or "
+                "set run.task_options.standardize=false."
+            )
+        self.model.load(self.initial_model(0))
+        check_private(self)
 
     def _made(self) -> FlatModule:
         """Make the model; where forward may move tensors outside of its vector, look in two steps of training which it moves."""

@@ -26,6 +26,11 @@ def call(module: nn.Module, inputs: Batch) -> Any:
     return module(**inputs) if isinstance(inputs, dict) else module(inputs)
 
 
+def batch_of_one(inputs: Batch) -> Batch:
+    """Return one sample, without the axis of samples, as a batch of one."""
+    return {name: x.unsqueeze(0) for name, x in inputs.items()} if isinstance(inputs, dict) else inputs.unsqueeze(0)
+
+
 class Samples:
     """Inputs and targets of one part.
 

@@ -21,6 +21,7 @@ from peer.learning.flat import seeded
 from peer.learning.inside import Inside
 from peer.learning.optimizer_state import restore, state_of
 from peer.learning.own_loop import OwnLoop
+from peer.learning.private_gradient import PrivateGradient, poisson_batches
 from peer.learning.pull import pull
 from peer.learning.sgd import SGD, Optimizer
 from peer.tasks.process_settings import users_settings
@@ -41,8 +42,8 @@ class Training(Bench):
         model.load(theta)
         model.reset_integers()
         model.module.train()
-        step = _Step(self, plan)
         trained = model.restrict(plan.only)
+        step = _Step(self, plan)
         stopped = False
         with users_settings(), seeded(derive_seed(plan.seed, "dropout"), self.device):
             step.optimizer = self._optimizer(trained, plan)
@@ -51,7 +52,7 @@ class Training(Bench):
             inside = None
             if plan.partial is not None:
                 inside = Inside(plan.partial, self.model, step, self.steps_of(plan))
-            for batch in itertools.islice(self.batches(plan), step.steps, None):
+            for batch in self._remaining(plan, step.steps):
                 stopped = plan.should_stop is not None and plan.should_stop()
                 if inside is not None:
                     inside.before_step(stopped)
@@ -63,9 +64,10 @@ class Training(Bench):
         model.check_constants()
         for parameter in model.parameters:
             parameter.grad = None  # as large as the model, not needed before the next training
-        loss = float(step.loss_sum) / step.samples if step.samples else float("nan")
+        known = step.samples and plan.private is None
+        loss = float(step.loss_sum) / step.samples if known else float("nan")
         kept = None if plan.optimizer_state is None else state_of(step.optimizer, trained)
-        metric = float(step.score_sum) / step.samples if step.samples and step.score is not None else None
+        metric = float(step.score_sum) / step.samples if known and step.score is not None else None
         return model.store(), TrainStats(loss, step.samples, step.steps, stopped, kept, metric)
 
     def _chosen(self, plan: TrainingPlan) -> tuple[Any, int]:
@@ -86,6 +88,13 @@ class Training(Bench):
             return self.shard.training_on(indices), len(indices)
         data: Any = self.data
         return {**data, "train": subset_of(data["train"], indices)}, len(indices)
+
+    def _remaining(self, plan: TrainingPlan, done: int) -> Batches:
+        """Yield the samples of each step after those that are done."""
+        if plan.private is None:
+            return itertools.islice(self.batches(plan), done, None)
+        indices = np.arange(self.count()) if plan.indices is None else plan.indices
+        return (self._index(batch) for batch in poisson_batches(indices, plan.private, done))
 
     def batches(self, plan: TrainingPlan) -> Batches:
         """Yield the samples of each step; every epoch has a new order, a function of the seed."""
@@ -110,6 +119,8 @@ class Training(Bench):
 
     def steps_of(self, plan: TrainingPlan) -> int:
         """Return how many steps a training has."""
+        if plan.private is not None:
+            return plan.private.steps
         batch_size = self.batch_size if plan.batch_size is None else plan.batch_size
         if plan.unit == "step" or batch_size == "all":
             return plan.epochs
@@ -182,6 +193,10 @@ class _Step:
             if sample_weights.shape != (len(self.data),):
                 raise TaskError(f"sample_weights: expected shape ({len(self.data)},), got {sample_weights.shape}")
             self.weights = torch.from_numpy(np.array(sample_weights, dtype=np.float32)).to(bench.device)
+        self.private = None
+        if plan.private is not None:
+            samples = len(self.data) if plan.indices is None else len(plan.indices)
+            self.private = PrivateGradient(bench, plan.private, samples, self.weights)
         self.center = None if plan.proximal is None else bench.model.views(plan.proximal[0])
         self.strength = 0.0 if plan.proximal is None else plan.proximal[1]
         self.loss_sum, self.score_sum = torch.zeros(2, device=bench.device)
@@ -191,13 +206,10 @@ class _Step:
         """Take one step on the samples ``batch``, int64 [b], or on all of them."""
         self.optimizer.zero_grad(set_to_none=True)  # before the forward pass, which reuses the memory
         size = len(self.data) if batch is None else len(batch)
-        parts = self.parts(size)
-        for part in parts:
-            losses, objective = self._forward(part if batch is None else batch[part])
-            # the gradients of the parts add up to that of the mean over the step
-            torch.autograd.backward(objective.mean() if len(parts) == 1 else objective.sum() / size)
-            self.loss_sum += losses.detach().sum()
-            del losses, objective  # so that a part is freed before the next one
+        if self.private is not None and batch is not None:
+            self.private(batch)
+        else:
+            self._backward(batch, size)
         if self.clip is not None or isinstance(self.optimizer, torch.optim.Adam | torch.optim.AdamW):
             self._densify()
         if self.center is not None:
@@ -207,6 +219,16 @@ class _Step:
         self.optimizer.step()
         self.samples += size
         self.steps += 1
+
+    def _backward(self, batch: Tensor | None, size: int) -> None:
+        """Compute the gradient of the mean over the samples of the step, in parts."""
+        parts = self.parts(size)
+        for part in parts:
+            losses, objective = self._forward(part if batch is None else batch[part])
+            # the gradients of the parts add up to that of the mean over the step
+            torch.autograd.backward(objective.mean() if len(parts) == 1 else objective.sum() / size)
+            self.loss_sum += losses.detach().sum()
+            del losses, objective  # so that a part is freed before the next one
 
     def _forward(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Return the losses of the samples ``rows``, [b], and their weighted losses, [b]."""

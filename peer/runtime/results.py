@@ -104,6 +104,8 @@ def write_results(
     }
     if "metrics" in host.last_round:
         summary["metrics"] = host.last_round["metrics"]
+    if run.budget is not None:
+        summary["epsilon"] = run.budget.spent
     if workspace.best is not None:
         summary |= {"best_round": workspace.best.round_index, "metric_best": workspace.best.value}
     if "model_tests" in host.last_round:
@@ -143,12 +145,13 @@ def _save(path: Path, predictor: Predictor, schema: Schema, about: dict[str, str
 
 def _metadata(host: PeerHost, algorithm: str | None = None) -> dict[str, str]:
     """Return what all model files of a peer say."""
-    run, manifest, learner = host.state, host.manifest, host.workspace.learner
+    run, manifest, learner = host.state, host.manifest, host.workspace.unguarded
     return {
         **model_metadata(learner, manifest, len(run.graph.nodes)),  # type: ignore[arg-type]
         "algorithm": algorithm or manifest.algorithm,
         "peer_id": str(run.peer_id),
         **({} if learner.started_from is None else {"start_from": json.dumps(learner.started_from)}),
+        **({} if run.budget is None else {"epsilon": json.dumps(run.budget.spent)}),
     }
 
 
@@ -157,7 +160,7 @@ def start_fields(host: PeerHost, task: Task) -> StartFields:
     host.workspace.metric, host.more_metrics = task.reported(), task.more_metrics
     fields: StartFields = {
         "peer_id": host.peer_id,
-        "notes": host.algorithm.notes(host.workspace),
+        "notes": host.notes,
         "digests": host.compared.digests(),
         "metric": host.metric.as_json(),
         "true_cluster": main_cluster(host.workspace.true_cluster),

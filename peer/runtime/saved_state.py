@@ -52,6 +52,7 @@ class _EngineState(BaseModel):
     waited_rounds: _Count = 0
     missed: list[Annotated[list[int], Field(min_length=2, max_length=2)]] = []
     best: _BestState | None = None
+    spent: list[Annotated[list[float], Field(min_length=3, max_length=3)]] = []
 
 
 def state_files(

@@ -241,7 +241,19 @@ class ResultFields(TypedDict, total=False):
     state: Annotated[AlgorithmFields | None, Entry("the algorithm's state, see below")]
 
 
-class RoundFields(TypedDict, total=False):
+class PrivacyField(TypedDict, total=False):
+    """What a private peer has spent."""
+
+    epsilon: Annotated[
+        Number | None,
+        observable(
+            "with `run.privacy`: of the training samples, over all rounds and restarts so far, at `run.privacy.delta`",
+            prometheus="gauge",
+        ),
+    ]
+
+
+class RoundFields(PrivacyField, total=False):
     """What happened in a round."""
 
     active: Annotated[bool | None, observable("whether the peer trained in this round (`run.participation`)")]
@@ -336,7 +348,7 @@ class FinalFields(TypedDict, total=False):
     ]
 
 
-class EndLine(Line, ResultFields, CompletedField, FinalFields, total=False):
+class EndLine(Line, ResultFields, PrivacyField, CompletedField, FinalFields, total=False):
     """The end of a run."""
 
     kind: Required[Literal["end"]]
@@ -445,6 +457,7 @@ class Summary(TypedDict, total=False):
     best_round: Annotated[Count | None, Entry("as in the `end` line, where the peer has validation samples")]
     metric_best: Annotated[Number | None, Entry("as in the `end` line, where the peer has validation samples")]
     loss: Annotated[Number | None, Entry("as in the `end` line")]
+    epsilon: Annotated[Number | None, Entry("as in the `end` line, with `run.privacy`")]
     metrics: Annotated[Metrics | None, Entry("as in the `end` line, where the task has more metrics")]
     model_tests: Annotated[ModelTests | None, Entry("as in the `end` line")]
     totals: Annotated[dict[str, Count] | None, Entry("counters of the run that are not 0")]
@@ -471,6 +484,7 @@ class HostStatus(TypedDict):
         unchanged_s: seconds since stage or round last changed.
         deadline_s: seconds until the round closes without the models that are missing then; None if it does not wait.
         metric: of the task, and its last value; `more_metrics`: its others.
+        epsilon: spent of the privacy budget, with run.privacy; `epsilon_max`: its limit, None without one.
         best_round: with the best value on the validation samples, where the peer has some; `metric_best`: that value.
     """
 
@@ -492,6 +506,8 @@ class HostStatus(TypedDict):
     silent_s: Annotated[dict[PeerKey, Seconds | None], Field(max_length=ENTRIES_MAX)]
     metric: MetricRecord
     more_metrics: NotRequired[MoreMetrics]
+    epsilon: NotRequired[Number]
+    epsilon_max: NotRequired[Number | None]
     best_round: NotRequired[Count | None]
     metric_best: NotRequired[Number | None]
     cluster_index: Count | None

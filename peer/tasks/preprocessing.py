@@ -57,6 +57,7 @@ class Preprocessing:
         columns: names of the columns of a table, in the order of the model's inputs; None for other inputs.
         table: how the cells of a table's raw columns became these columns; None: they are numbers, or there is no table.
         reading: what was detected or converted when the raw data were read, for people; None: nothing.
+        of_samples: whether mean and deviation were computed from training samples; each of them then depends on the others.
         shared: set where mean and deviation are those of all sites; None: they are the task's, or of one site's samples.
 
     Raises:
@@ -74,6 +75,7 @@ class Preprocessing:
     table: Columns | None = None
     reading: str | None = None
     shared: Shared | None = None
+    of_samples: bool = False
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -109,7 +111,9 @@ class Preprocessing:
                 f"preprocessing: feature {feature}{name}: expected finite numbers, got NaN or Inf in the training "
                 "samples, or no value. Fill them in, or leave the feature out."
             )
-        return cls(1.0, train.mean(0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist(), names)
+        return cls(
+            1.0, train.mean(0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist(), names, of_samples=True
+        )
 
     @override
     def __str__(self) -> str:
@@ -195,6 +199,8 @@ class Preprocessing:
             more["table"] = self.table.to_json()
         if self.shared is not None:
             more["shared"] = asdict(self.shared)
+        if self.of_samples:
+            more["of_samples"] = True
         return json.dumps({**self.scale(), "columns": self.columns, **more})
 
     @classmethod
@@ -207,7 +213,12 @@ class Preprocessing:
         try:
             fields: Any = json.loads(text)
             needed = {"divisor", "mean", "std", "columns"}
-            if not isinstance(fields, dict) or not needed <= fields.keys() <= needed | {"table", "reading", "shared"}:
+            if not isinstance(fields, dict) or not needed <= fields.keys() <= needed | {
+                "table",
+                "reading",
+                "shared",
+                "of_samples",
+            }:
                 raise ValueError("other keys")
             if fields["columns"] is not None and not isinstance(fields["columns"], list):
                 raise ValueError("columns that are no list")

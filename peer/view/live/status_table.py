@@ -131,10 +131,15 @@ def sentence(view: View, state: RunState, peer: PeerState) -> str:
         line = f"{ending(printable(peer.status, 32), peer.exit_code)} after {peer.rounds_completed} rounds"
         if (best := peer.last.get("best_round")) is not None:
             line += f"; best round {best}, {view.metric().text(peer.last.get('metric_best'))} on its validation samples"
+        if (spent := peer.last.get("epsilon")) is not None:
+            line += f"; epsilon {spent:.3g}"
         told_by = peer.summary.get("told_by")
         return f"{line}, as peer {listed(told_by)} says" if told_by else line
     row = view.peer(peer, state)
     line = f"round {_round(view, peer).replace('/', ' of ')}, {row.stage}"
+    if (spent := answer.get("epsilon")) is not None:
+        most = answer.get("epsilon_max")
+        line += f"; epsilon {spent:.3g}" + ("" if most is None else f" of {most:g}")
     neighbors = answer["neighbors"]
     line += f"; {alive(peer)} of {len(neighbors)} neighbors alive"
     others = [f"{n} {word}" for n, word in neighbors.items() if word != "alive"]

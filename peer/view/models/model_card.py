@@ -98,7 +98,15 @@ def _data(manifest: Manifest, metadata: Mapping[str, str], peer: PeerRun) -> lis
         ("training samples of this peer", peer.last.get("samples", "not known")),
         ("peers", metadata.get("peers", "not known")),
         ("preprocessing", metadata.get("preprocessing", "not declared")),
+        ("differential privacy of its training samples", _privacy(manifest, metadata)),
     ]
+
+
+def _privacy(manifest: Manifest, metadata: Mapping[str, str]) -> str:
+    if "epsilon" not in metadata:
+        return "none"
+    spent = f"epsilon {float(metadata['epsilon']):.3g}, delta {manifest.privacy.delta:g}"
+    return f"{spent}, for one training sample more or less, over all rounds and restarts; not of test samples"
 
 
 def _algorithm(manifest: Manifest, metadata: Mapping[str, str]) -> list[tuple[str, object]]:
@@ -177,7 +185,9 @@ def _use(exported: Exported, metadata: Mapping[str, str]) -> str:
 def _limits(exported: Exported, metadata: Mapping[str, str]) -> str:
     sentences = [
         "The metrics are those of the run; no data from elsewhere were used.",
-        "A model can reveal training data; `preprocessing` holds statistics of the training data of this peer.",
+        "A model can reveal training data; `preprocessing` holds statistics of the training data of this peer."
+        if "epsilon" not in metadata
+        else "What the model can reveal of one training sample is bounded by the epsilon above.",
     ]
     if "best_round" in metadata:
         sentences.insert(0, "The run's metrics are those of the model after the last round, not of this model.")

@@ -241,7 +241,7 @@ def peer_row(peer: PeerRun) -> dict[str, object]:
     known = {
         key: peer.last.get(key)
         for key in (
-            *("metric_value", "best_round", "metric_best", "loss", "learning_rate"),
+            *("metric_value", "best_round", "metric_best", "loss", "epsilon", "learning_rate"),
             *("cluster_index", "true_cluster", "incarnation"),
         )
     }

@@ -151,7 +151,21 @@ def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:
     """Return one row per peer, at most `ROWS_MAX`."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
     chosen = ("best round", "validation") if any(row["best_round"] is not None for row in rows) else ()
-    for name in ("peer", "status", "rounds", metric.name, *chosen, "cluster", "true", "sent", "folded", "MB", "starts"):
+    spent = ("epsilon",) if any(row["epsilon"] is not None for row in rows) else ()
+    for name in (
+        "peer",
+        "status",
+        "rounds",
+        metric.name,
+        *chosen,
+        *spent,
+        "cluster",
+        "true",
+        "sent",
+        "folded",
+        "MB",
+        "starts",
+    ):
         table.add_column(_plain(name), justify="left" if name == "status" else "right")
     for row in rows[:ROWS_MAX]:
         table.add_row(
@@ -160,6 +174,7 @@ def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:
             str(row["rounds_completed"]),
             metric.text(row["metric_value"]),
             *((shown(row["best_round"]), metric.text(row["metric_best"])) if chosen else ()),
+            *((shown(None if row["epsilon"] is None else f"{row['epsilon']:.3g}"),) if spent else ()),
             shown(row["cluster_index"]),
             shown(row["true_cluster"]),
             str(row["models_sent"]),

@@ -84,6 +84,7 @@ class PeerRow(Row):
     ]
     metric_best: Annotated[float | None, Entry("metric of that model on the validation samples")]
     loss: Annotated[float | None, Entry("latest value")]
+    epsilon: Annotated[float | None, Entry("privacy spent so far, with `run.privacy`")]
     cluster: Annotated[int | None, Entry("latest cluster of the evaluation model")]
     true_cluster: Annotated[int | None, Entry("where it is known")]
     collaborators: Annotated[list[int] | None, Entry("neighbors whose models the peer averages with its own (DPFL)")]

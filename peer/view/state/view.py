@@ -147,6 +147,7 @@ class View:
             best_round=last.get("best_round"),
             metric_best=last.get("metric_best"),
             loss=last.get("loss"),
+            epsilon=last.get("epsilon"),
             cluster=last.get("cluster_index"),
             true_cluster=last.get("true_cluster"),
             collaborators=algorithm.get("collaborators"),

@@ -36,6 +36,7 @@ from peer.algorithms.held_out import Indices
 from peer.algorithms.learner import Ability, Fields, measured, training_fields
 from peer.algorithms.personalize import Predictions, mixed
 from peer.algorithms.predictor import MIXTURE, Predictor
+from peer.algorithms.private import SampleUse
 from peer.algorithms.seeding import obstacle_to_seeds
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
@@ -109,7 +110,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
         if "initialization" not in given and (given.get("warmup_rounds") or obstacle_to_seeds(manifest)):
             given["initialization"] = "global"
         if given.get("initialization", "seeds") != "seeds" and given.setdefault("warmup_rounds", 3):
-            given.setdefault("split_empty", True)
+            given.setdefault("split_empty", not manifest.privacy.is_on)
         return given
 
     @classmethod
@@ -159,6 +160,27 @@ class Blend(Dfca[BlendOptions, BlendState]):
                 return Refusal(RefusalCode.MALFORMED, f"{expected}, got {len(found)} numbers with the sum {total:g}")
         return rejection
 
+    @override
+    def uses(self, round_index: int) -> SampleUse:
+        """Return the choice of a cluster and three trainings; once, in mid-run, also two that tune and the choice of weights."""
+        found = super().uses(round_index)
+        chooses = round_index == self._choosing_round
+        return SampleUse(
+            local=3 * self.manifest.local_epochs,
+            epochs=2 * self.options.tune_epochs if chooses else 0,
+            choices=found.choices + chooses,
+        )
+
+    @override
+    def uses_at_the_end(self) -> SampleUse:
+        """Return the two trainings that tune once more."""
+        return SampleUse(epochs=2 * self.options.tune_epochs)
+
+    @property
+    def _choosing_round(self) -> int:
+        """The first round of the second half of the run."""
+        return -(-self.manifest.rounds // 2)
+
     # ---- training ---------------------------------------------------------------------------------------------------
 
     @override
@@ -174,7 +196,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
     def train(self, workspace: Workspace[BlendState]) -> Fields:
         """Train cluster, shared and own model, on the samples that are not held out; before it, in mid-run, weigh all models."""
         r, trained = workspace.round_index, workspace.state.trained
-        if 2 * r >= self.manifest.rounds and not self.seeding(r):
+        if self._chooses(workspace, r):
             self._choose(workspace)
         seeding, indices = self.seeds_now(workspace), self._training(workspace)
         done = [seeding.train(workspace, self.fold(workspace))] if seeding else []
@@ -197,6 +219,11 @@ class Blend(Dfca[BlendOptions, BlendState]):
         """Return the samples to train on; None: all, once nothing is to be decided any more."""
         return None if workspace.state.pooling is not None else self.fold(workspace).rest
 
+    def _chooses(self, workspace: Workspace[BlendState], r: int) -> bool:
+        """Return whether models are weighed before the training of a round; in a private run in the one that pays for it."""
+        due = r == self._choosing_round if workspace.private else 2 * r >= self.manifest.rounds
+        return due and not self.seeding(r)
+
     # ---- the choice -------------------------------------------------------------------------------------------------
 
     @override
@@ -213,11 +240,20 @@ class Blend(Dfca[BlendOptions, BlendState]):
         if workspace.state.chosen:
             return
         self._tune(workspace)
-        rows, losses = self._judged(workspace)
         weights = tuple(float(slot == self.shared) for slot in range(self.held))
-        if len(rows[0]):
+        if workspace.private:
+            weights = self._voted(workspace) or weights
+        elif len((judged := self._judged(workspace))[0][0]):
+            rows, losses = judged
             weights = tuple(selected_weights(rows, lambda mixed: float(losses(mixed).mean(dtype=np.float64))))
         workspace.state = replace(workspace.state, chosen=weights, pooled=weights, mixture=weights)
+
+    def _voted(self, workspace: Workspace[BlendState]) -> tuple[float, ...]:
+        """Return the share of the samples held out that each model fits best, with noise; () without any."""
+        fold = self.fold(workspace)
+        assert workspace.private is not None  # the caller asks
+        votes = np.maximum(workspace.private.votes(self._models(workspace), fold.part, fold.held_out), 0.0)
+        return tuple((votes / votes.sum()).tolist()) if votes.sum() > 0 else ()
 
     def _judged(self, workspace: Workspace[BlendState]) -> tuple[list[Predictions], Callable[[Predictions], Losses]]:
         """Return the predictions of all models for the samples held out, and the losses of such predictions."""
@@ -245,7 +281,9 @@ class Blend(Dfca[BlendOptions, BlendState]):
         return replace(state, pooled=pooled, pooling=counts, mixture=halved if counts else state.chosen)
 
     def _agrees(self, workspace: Workspace[BlendState], weights: Sequence[float]) -> bool:
-        """Return whether the samples held out allow other weights than the chosen ones."""
+        """Return whether the samples held out allow other weights than the chosen ones; in a private run they are not asked."""
+        if workspace.private:
+            return True
         rows, losses = self._judged(workspace)
         chosen, other = (losses(mixed(rows, found)) for found in (workspace.state.chosen, weights))
         return not clearly_above(other, chosen)
@@ -291,8 +329,16 @@ class Blend(Dfca[BlendOptions, BlendState]):
 
     @override
     def final(self, workspace: Workspace[BlendState]) -> tuple[Vector, Fields]:
-        """Tune once more, guarded, on all samples; return the model of the largest weight and the metrics of the mixture."""
-        self._choose(workspace)
-        self._tune(workspace, guarded=True)
+        """Tune once more, guarded, on all samples; return the model of the largest weight and the metrics of the mixture.
+
+        In a private run it tunes without the guard where that is paid for, and predicts with the shared model if no round was
+        paid for that chose weights.
+        """
+        if not workspace.private:
+            self._choose(workspace)
+        if not workspace.state.mixture:
+            return workspace.models.model(self.shared), self.evaluate(workspace)
+        if not workspace.private or workspace.private.may_train:
+            self._tune(workspace, guarded=not workspace.private)
         model = workspace.models.model(int(np.argmax(workspace.state.mixture)))
         return model, self.evaluate(workspace) | {"predictor": MIXTURE}

@@ -37,6 +37,7 @@ class Cgpfl(CgpflDecisions):
     """CGPFL: theta near w near one of K centers; theta and the center are evaluated."""
 
     name = "cgpfl"
+    why_not_private = "its steps are on batches that it draws by the run's seed, which all peers know"
 
     # ---- the start --------------------------------------------------------------------------------------------------
 

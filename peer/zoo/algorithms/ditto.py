@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
 from peer.algorithms.learner import Fields
+from peer.algorithms.private import SampleUse
 from peer.algorithms.workspace import Workspace
 from peer.zoo.algorithms.personal import PERSONAL, SHARED, Personal
 
@@ -41,12 +42,21 @@ class Ditto(Personal[DittoOptions]):
     Options = DittoOptions
 
     @override
+    def uses(self, round_index: int) -> SampleUse:
+        """Return the trainings of both models."""
+        return SampleUse(local=self.manifest.local_epochs + self._personal_epochs)
+
+    @property
+    def _personal_epochs(self) -> int:
+        return self.options.personal_epochs or self.manifest.local_epochs
+
+    @override
     def train(self, workspace: Workspace) -> Fields:
         """Train the personal model near the shared one as it is, then the shared one."""
         options, models = self.options, workspace.models
         plan = replace(
             workspace.slot_plan(PERSONAL),
-            epochs=options.personal_epochs or self.manifest.local_epochs,
+            epochs=self._personal_epochs,
             proximal=(models.model(SHARED), options.strength),
         )
         personal, _ = workspace.fit(models.model(PERSONAL), plan, "personal")

@@ -93,6 +93,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
     """DPFL; the model of the best validation score is private and is the result."""
 
     name = "dpfl"
+    why_not_private = "it chooses collaborators by losses on its validation samples"
     clustered = False
     Options = DpflOptions
     State = DpflState

@@ -36,6 +36,7 @@ class FedEM(Algorithm):
     """FedEM on a graph: ``run.clusters`` is M; ``run.mix`` is metropolis by default."""
 
     name = "fedem"
+    why_not_private = "it weighs each sample by shares that all samples decide"
     default_mix = "metropolis"
     result_is_model = False
     keys: ClassVar = {"optimizer_state": EffectiveWhen.never("algorithm fedem resets the optimizer in each round")}

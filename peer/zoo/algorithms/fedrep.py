@@ -21,6 +21,7 @@ from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Fields, training_fields
+from peer.algorithms.private import SampleUse
 from peer.algorithms.workspace import Workspace
 from peer.core.schema import Schema
 
@@ -76,14 +77,22 @@ class FedRep(Algorithm[FedRepOptions]):
         return body
 
     @override
+    def uses(self, round_index: int) -> SampleUse:
+        """Return the trainings of head and body."""
+        return SampleUse(local=self.manifest.local_epochs + self._head_epochs)
+
+    @property
+    def _head_epochs(self) -> int:
+        return self.options.head_epochs or self.manifest.local_epochs
+
+    @override
     def train(self, workspace: Workspace) -> Fields:
         """Train the head, then the body."""
         schema, models = workspace.learner.schema, workspace.models
         body = frozenset(_parameters(self.travelling(self.manifest, schema)))
         plan, start = workspace.slot_plan(1), models.model(0)
-        epochs = self.options.head_epochs or self.manifest.local_epochs
         tuned, _ = workspace.fit(
-            start, replace(plan, epochs=epochs, only=frozenset(_parameters(schema)) - body), "head"
+            start, replace(plan, epochs=self._head_epochs, only=frozenset(_parameters(schema)) - body), "head"
         )
         whole = models.part.joined(tuned, models.part.of(start))  # BatchNorm statistics of the body too
         whole, stats = workspace.fit(whole, replace(workspace.slot_plan(0), only=body), "body")

@@ -76,6 +76,7 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
     """FedSoft: a model of each peer's own, held near a mixture of cluster centers; the own model is evaluated."""
 
     name = "fedsoft"
+    why_not_private = "it weighs its centers by shares that all samples decide"
     Options = FedSoftOptions
     State = FedSoftState
     keys: ClassVar = {"mix": EffectiveWhen.never("the weights of algorithm fedsoft are importances")}

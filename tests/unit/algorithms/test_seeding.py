@@ -163,7 +163,7 @@ def test_a_peer_that_catches_up_after_the_last_seed_chooses_its_cluster_again():
     learner = SimpleNamespace(mean_loss=[2.0, 1.0, 0.5, 0.5, 3.0].__getitem__)
     models = SimpleNamespace(model=lambda slot: slot)
     state = DfcaState(seeds=(3, 1, EMPTY, EMPTY), sample_count=4)
-    workspace = SimpleNamespace(state=state, round_index=4, learner=learner, models=models)
+    workspace = SimpleNamespace(state=state, round_index=4, learner=learner, models=models, private=None)
     assert algorithm.assign(workspace).trained == (1,)
 
 

@@ -39,6 +39,7 @@ OF_ALGORITHMS = [  # what a subclass of Algorithm takes, returns and uses
         "Predictor",
         "Refusal",
         "RefusalCode",
+        "SampleUse",
         "Schema",
         "Select",
         "StateT",

@@ -26,10 +26,12 @@ START = 100.0
 class Driven:
     """Peer 0 of a complete graph (of three peers by default); the test plays its neighbors 1, 2, ..."""
 
-    def __init__(self, peers=3, **run):
+    def __init__(self, peers=3, budget=None, **run):
         self.graph = make_graph("complete", peers, manifest=manifest(**({"clusters": 1} | run)))
         algorithm = Dfca(self.graph.manifest, 0, self.graph)
-        self.engine = Engine(State(0, self.graph, algorithm, 7, model_bytes=24, algorithm_state=DfcaState((0,), 4)))
+        self.engine = Engine(
+            State(0, self.graph, algorithm, 7, model_bytes=24, algorithm_state=DfcaState((0,), 4), budget=budget)
+        )
         self.now = START
         self.arrivals: list[Arrival] = []
         self.step(ev.Tick())

@@ -19,6 +19,7 @@ from peer.core.neighbor import SELECTIONS_MAX
 from peer.core.sites import Sites
 from peer.core.stages import Stage
 from tests.unit.core.test_pace import Driven, header
+from tests.unit.core.test_privacy_budget import budget_of
 
 ALL = {function.__name__: function for function in (*ALWAYS, *(f for row in BY_STAGE.values() for f in row))}
 
@@ -39,6 +40,19 @@ def catching_up():
 def assigning():
     driven = Driven("lockstep")
     driven.hello(1), driven.hello(2)
+    return driven
+
+
+def paying():
+    """The checkpoint with the charge of round 0 is being written."""
+    driven = Driven("lockstep", budget=budget_of())
+    driven.hello(1), driven.hello(2)
+    return driven
+
+
+def training_privately():
+    driven = paying()
+    driven.step(ev.CheckpointWritten(0)), driven.work("assign")
     return driven
 
 
@@ -232,6 +246,9 @@ BREAKS = [
     ("models_change_alone", leaving, put("folding", 7)),
     ("nothing_is_decided_yet", assigning, setting("round.agreed", {})),
     ("nothing_is_decided_yet", assigning, in_the_plan(asked=frozenset())),
+    ("charge_is_being_saved", paying, setting("disk.writing", None)),
+    ("charge_is_being_saved", paying, put("folding", 7)),
+    ("training_is_paid_for", training_privately, setting("budget.paid_round", -1)),
     ("peer_trains_in_the_round", training, in_the_plan(trains=False)),
     (
         "offers_wait_for_something",

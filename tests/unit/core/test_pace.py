@@ -30,11 +30,11 @@ TIMEOUTS = {"suspicion_s": SUSPICION_S, "round_deadline_s": DEADLINE_S}
 class Driven:
     """Peer 0 of a complete graph and its pace; the test plays the neighbors."""
 
-    def __init__(self, pace, peers=3, constants=DEFAULTS, **run):
+    def __init__(self, pace, peers=3, constants=DEFAULTS, budget=None, **run):
         settings = {"rounds": 40, "clusters": 2, "pace": pace, "timeouts": TIMEOUTS} | run
         self.graph = make_graph("complete", peers, manifest=manifest(**settings))
         algorithm = {"dfca": Dfca, "fedspd": FedSpd}[self.graph.manifest.algorithm](self.graph.manifest, 0, self.graph)
-        first = {"model_bytes": 24, "algorithm_state": FedSpdState((0,)), "constants": constants}
+        first = {"model_bytes": 24, "algorithm_state": FedSpdState((0,)), "constants": constants, "budget": budget}
         self.engine = Engine(State(0, self.graph, algorithm, 1, **first))
         self.pace, self.state, self.now = self.engine.pace, self.engine.state, 100.0
         self.step(ev.Tick())

@@ -158,6 +158,7 @@ OPTIONS: dict[str, dict[str, Row]] = {
 KINDS = {name: kind for name, kind in algorithms().items() if kind.__module__.startswith("peer.")}
 EXCHANGES_NONE = [{"algorithm": "local"}, {"algorithm": "dpfl"} | ALONE]
 ONE_MODEL = [{"algorithm": name} for name, kind in sorted(KINDS.items()) if not kind.clustered]
+OF_PRIVACY = {"checkpoint_rounds"}  # tests/unit/core/test_privacy_budget.py
 OF_OWN_LOOPS = {"batch_size", "optimizer", "gradient_clip", "weight_decay"}  # tests/unit/learning/test_own_loop.py
 KEYS: dict[str, tuple[Any, list[dict[str, Any]]]] = {  # value, and what it has no effect beside
     "clusters": (3, [*ONE_MODEL, {"algorithm": "cgpfl"} | AUTO]),
@@ -188,6 +189,10 @@ KEYS: dict[str, tuple[Any, list[dict[str, Any]]]] = {  # value, and what it has 
     "screening.norm_bound": (0.1, EXCHANGES_NONE),
     "screening.clip": (0.01, EXCHANGES_NONE),
     "screening.trimmed_mean": (0.2, [*EXCHANGES_NONE, {"algorithm": "dpfl"}]),
+    "privacy.noise_multiplier": (2.0, [{}]),
+    "privacy.target_epsilon": (3.0, [{}]),
+    "privacy.delta": (1e-6, [{}]),
+    "privacy.epsilon_max": (3.0, [{}]),
     "final.epochs": (2, [{"algorithm": "fedem"}, {"algorithm": "blend"}]),
     "final.learning_rate": (0.3, [{}, {"algorithm": "fedem"}]),
     "final.learning_rate_schedule": ("cosine", [{}]),
@@ -304,7 +309,7 @@ def test_a_key_changes_nothing_where_it_is_refused(key, value, idle):
 
 
 def test_each_key_with_a_rule_has_a_row():
-    found = set(_ruled(Manifest)) - OF_DATA - OF_OWN_LOOPS
+    found = set(_ruled(Manifest)) - OF_DATA - OF_OWN_LOOPS - OF_PRIVACY
     added = {key for kind in KINDS.values() for key in kind.keys}
     assert found | added == set(KEYS)
     assert added <= set(_leaves(Manifest))

@@ -63,7 +63,8 @@ export class Panel {
       ["waits", peer.waits || "for none"],
       ["seconds", spent],
     ];
-    const { best_round: best, metric_best: value } = film.state.peers[this.peer];
+    const { best_round: best, metric_best: value, epsilon } = film.state.peers[this.peer];
+    if (cursor.live && known(epsilon)) facts.push(["epsilon", decimal(epsilon, 2)]);
     if (cursor.live && known(best)) facts.push(["best round", `${best}, ${film.metricText(value, film.main)} on its validation samples`]);
     if (address) facts.push(["address", address]);
     const mixture = film.chosen("mixture", this.peer, cursor.position);

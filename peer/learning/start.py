@@ -144,7 +144,7 @@ def start_of(wanted: str | None, given: Path | None, peer_id: int, kept: Path | 
     if wanted is None:
         if given is not None:
             digest = _sha256(given) if given.is_file() else OWN
-            why = f"run.start_from is not set; set it with peer graph set, or --set run.start_from={digest}"
+            why = f"run.start_from is not set; make the graph file with --set run.start_from={digest}"
             raise UsageError(ConfigProblem.without_effect(Option("start_from"), given, why))
         return None
     if kept is not None and (kept / "cluster-0.safetensors").exists():

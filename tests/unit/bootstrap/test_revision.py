@@ -61,6 +61,7 @@ def test_addresses_and_keys_are_no_new_revision():
             ("task", "linear"),
         ),
         *(("private_parameters", ["*bias"]), ("optimizer", "adam"), ("split", "iid")),
+        ("privacy", {"clip_norm": 1.0, "noise_multiplier": 1.0, "delta": 1e-5}),
     ],
 )
 def test_what_makes_models_incomparable_needs_a_new_run(key, value):

@@ -135,6 +135,14 @@ def test_what_does_not_fit_is_refused_with_the_fix(tmp_path: Path, earlier: Path
     refused(StorageError, "with models of peer 0", tmp_path, start_from="own")
     noisy = {"algorithm": "fedspd", "options": {"dp_epsilon": 1.0, "min_cluster_samples": 10}, "split": "rotated_soft"}
     refused(ConfigError, "with run.options.dp_epsilon, got 'own'", earlier.parents[2], start_from="own", **noisy)
+    private = {"privacy": {"clip_norm": 1.0, "noise_multiplier": 1.0, "delta": 1e-5}}
+    refused(
+        ConfigError,
+        "expected None with run.privacy, since a peer's own",
+        earlier.parents[2],
+        start_from="own",
+        **private,
+    )
 
 
 def test_a_restart_does_not_need_the_file(tmp_path: Path, earlier: Path) -> None:

@@ -36,6 +36,8 @@ from peer.lab.render import how, sheets
 from peer.lab.table import ResultTable
 from peer.lab.table_files import read_tables
 from peer.observe.metrics import PeerMetrics
+from peer.ops.alerts import EVENTS
+from peer.store.audit import AUDIT_KINDS
 from peer.store.records import KINDS, STATES, AlgorithmFields, Line, Summary, fields_of
 from peer.view.state.rows import MESSAGES, EdgeRow, Header, PeerRow
 from peer.view.state.timeline import TimelineEntry
@@ -134,6 +136,8 @@ def reasons() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "audit": lambda: table(("kind", "what"), ((f"`{kind}`", what) for kind, what in AUDIT_KINDS.items())),
+    "events": lambda: table(("event", "when"), ((f"`{name}`", when) for name, when in EVENTS.items())),
     "lines": lambda: meanings(Line, "field"),
     "kinds": kinds,
     "round": fields_of_round,

@@ -25,6 +25,8 @@ VERBS = {
     "task": ("peer.cli.task", "app"),
     "experiment": ("peer.lab.verbs.experiment", "app"),
     "deploy": ("peer.ops.verbs.deploy", "app"),
+    "audit": ("peer.ops.verbs.audit", "app"),
+    "state": ("peer.ops.verbs.state", "app"),
 }
 
 # name in `peer` -> module
@@ -93,8 +95,12 @@ NAMES = {
 # parts of `peer` that need packages of their own; `import peer` offers each as a module
 MODULES = {"lightning": "peer.lightning", "transformers": "peer.transformers"}
 
-# what others use of a ring by name -> module: trackers of a running peer, and the faults that `peer list` shows
-PARTS = {"LiveExport": "peer.view.trackers.export", "FAULTS": "peer.bed.chaos.faults"}
+# what others use of a ring by name -> module: events and trackers of a running peer, and the faults that `peer list` shows
+PARTS = {
+    "Alerts": "peer.ops.alerts",
+    "FAULTS": "peer.bed.chaos.faults",
+    "LiveExport": "peer.view.trackers.export",
+}
 
 
 def verb(name: str) -> Any:

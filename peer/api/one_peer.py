@@ -132,7 +132,7 @@ async def to_end(
     from peer.store.state_dir import StateDir
 
     schedule = schedule_of(options)
-    settings = LocalSettings(options, metrics, check_task=task is None or task.can_try, task=task)
+    settings = LocalSettings(options, metrics, part("Alerts"), check_task=task is None or task.can_try, task=task)
     live = part("LiveExport")(settings.state_dir, options["export"])
 
     async def ready() -> AsyncioWorld:

@@ -77,7 +77,7 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object]) -> int:
             from peer.tasks.given_keys import warn_without_effect
 
         metrics = serving.enter_context(metrics_of(options))
-        settings = LocalSettings(options, metrics, check_task=True, traceback=traceback_wanted())
+        settings = LocalSettings(options, metrics, part("Alerts"), check_task=True, traceback=traceback_wanted())
         if settings.proxy:
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
         graph = load_graph(neighbors)

@@ -51,6 +51,8 @@ POINTS = (
     "partial.renamed",
     "partial.end",
     "history.write",
+    "audit.write",
+    "part.closed",  # a part of history or audit log, before the next one begins
 )
 
 

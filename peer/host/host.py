@@ -111,7 +111,7 @@ class PeerHost:
         self.last_round: dict[str, Any] = {}  # fields of the last round's record, and of the end's
         self._progress: tuple[Stage, int] | None = None  # stage and round, and when they last changed
         self._changed_at = 0.0
-        self.history_error = ""  # set by a world that cannot write the history
+        self.history_error = self.audit_error = ""  # set by a world that cannot write the history, or the audit log
         self._clock = clock
         self._events: deque[ev.Event] = deque()
         self._stepping = False
@@ -490,7 +490,7 @@ class PeerHost:
             "cluster_index": self.last_round.get("cluster_index"),
             "totals": state.totals.as_json(),
             "refusals": {str(code): count for code, count in state.refusals.items()},
-            "storage_error": state.disk.error or self.history_error,
+            "storage_error": state.disk.error or self.history_error or self.audit_error,
         }
         if self.more_metrics:
             status["more_metrics"] = self.measured_more()

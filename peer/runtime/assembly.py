@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import Option
@@ -46,6 +47,7 @@ class LocalSettings:
     Args:
         options: of the peer, complete.
         metrics: page of /metrics, where it is served.
+        alerts: makes what is told of events (`peer.ops.alerts`), where the options name somebody to tell.
         check_task: train one step and evaluate before the start; a testbed does so once for all peers.
         traceback: log the whole trace of an error.
         task: an object to use in place of the task that the manifest names.
@@ -56,6 +58,7 @@ class LocalSettings:
 
     options: LocalOptions
     metrics: MetricsPage | None = None
+    alerts: Callable[..., Any] | None = None
     check_task: bool = False
     traceback: bool = False
     task: Task | None = None

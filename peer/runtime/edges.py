@@ -13,6 +13,7 @@ from coordinator_free_bootstrap.routes import offered_at, offers, relayed_by
 from peer.wire import convert
 from peer.wire.client import NeighborLink
 from peer.wire.endpoint import Endpoint, SocketFolder, target_of
+from peer.wire.frames import OnSent
 from peer.wire.limits import WireLimits
 from peer.wire.offering import Offering
 from peer.wire.pacing import UNLIMITED, Pacing
@@ -34,6 +35,7 @@ class Edges:
         tls: None is plaintext.
         proxy: dials the addresses of neighbors; default: they are dialed directly.
         pacing: of this peer.
+        on_sent: told of each model that a link has sent.
     """
 
     def __init__(
@@ -43,7 +45,9 @@ class Edges:
         tls: MutualTls | None,
         proxy: HttpProxy | None = None,
         pacing: Pacing = UNLIMITED,
+        on_sent: OnSent = lambda _sent: None,
     ) -> None:
+        self._on_sent = on_sent
         self.links: dict[int, NeighborLink] = {}
         self._peer_id, self._graph, self._tls, self._proxy = peer_id, graph, tls, proxy
         self._pacing = pacing
@@ -182,6 +186,7 @@ class Edges:
             called_at=_called_at(self._peer_id, holder),
             keeps_tunnels=any(at == neighbor for at, _user in self._offers),
             pacing=self._pacing,
+            on_sent=self._on_sent,
         )
 
     def _listen(self, neighbor: int, holder: int) -> None:

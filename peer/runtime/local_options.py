@@ -5,6 +5,9 @@ Each is declared here and nowhere else; nothing here changes what a run computes
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -81,6 +84,29 @@ def listen_address(given: str | int) -> tuple[str, int]:
     except ValueError:
         raise ValueError("a port, such as 9400, or host and port, such as 0.0.0.0:9400") from None
     return host, port
+
+
+def command_form(text: str) -> list[str]:
+    """Return the words of a command whose program exists.
+
+    Raises:
+        ValueError: there is none; the text says what is allowed.
+    """
+    words = shlex.split(text)
+    if not words or shutil.which(words[0]) is None:
+        raise ValueError("a program of this machine and its arguments")
+    return words
+
+
+def url_form(text: str) -> str:
+    """Return the URL of a web server.
+
+    Raises:
+        ValueError: another form; the text says what is allowed.
+    """
+    if not re.fullmatch(r"https?://[^\s/]+\S*", text):
+        raise ValueError("a URL that begins with https:// or http://")
+    return text
 
 
 def limits_form(text: str) -> tuple[str | None, str | None]:
@@ -239,6 +265,22 @@ class LocalOptions(TypedDict, total=False):
         Field("never", description="Wait for SIGTERM instead of exiting, after a completed run or after an error."),
     ]
     export: Exports
+    on_event: Annotated[
+        str | None,
+        checked(command_form),
+        Field(
+            None,
+            description="Run this program when something needs attention, with the event as JSON on its input: a neighbor dead "
+            "for a minute or back, a round that stalls, a full disk, a model that is not finite, the end.",
+        ),
+        Shown(metavar="COMMAND"),
+    ]
+    webhook: Annotated[
+        str | None,
+        checked(url_form),
+        Field(None, description="Post the same events as JSON to this URL."),
+        Shown(metavar="URL"),
+    ]
     log: Annotated[
         str,
         checked(log_form),

@@ -104,9 +104,10 @@ async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | 
     """
     parts, began = world.parts, time.monotonic()
     try:
-        with measured(world):
+        with measured(world), alerted(world):
             status = await _until_left(world, on_listening)
             _write(parts, status, began)
+            world.tell("exit", {"outcome": status, "exit_code": exit_code_of(status)})
         if is_completed(parts.state_dir):
             world.partials.clear()
         _tell_state(parts.settings, status)
@@ -166,6 +167,26 @@ def measured(world: AsyncioWorld) -> Iterator[None]:
     except Exception as error:
         page.set_state(outcome_of(error))
         raise
+
+
+@contextmanager
+def alerted(world: AsyncioWorld) -> Iterator[None]:
+    """Tell of events while the block runs, where the options say whom."""
+    options, manifest = world.parts.settings.options, world.manifest
+    if (make := world.parts.settings.alerts) is None or not (options["on_event"] or options["webhook"]):
+        yield
+        return
+    about = {"federation": manifest.federation, "peer_id": world.peer_id, "rounds": manifest.rounds}
+    alerts = make(about, options["on_event"], options["webhook"])
+    world.observers.append(alerts)
+    alerts.start()
+    try:
+        yield
+    except Exception as error:
+        world.tell("exit", {"outcome": outcome_of(error), "exit_code": exit_code_of(error)})
+        raise
+    finally:
+        alerts.close()
 
 
 def transport_security(peer_id: int, graph: Graph, settings: LocalSettings) -> MutualTls | None:

@@ -33,6 +33,7 @@ from peer.core.counters import COUNTING
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
 from peer.runtime.about import about
 from peer.runtime.assembly import Assembled
+from peer.runtime.auditing import Auditing
 from peer.runtime.edges import Edges
 from peer.runtime.partials import PartialCheckpoints
 from peer.runtime.progress import TrainingProgress
@@ -69,14 +70,17 @@ class AsyncioWorld:
         self.peer_id = parts.host.peer_id
         self.limits = limits or WireLimits.of(self.manifest)
         rounds = RoundRing(parts.resumed_from or 0, clusters=parts.settings.options["tell_clusters"])
+        self.audit = Auditing(parts.state_dir, self.host)
         self.requests = Requests(self.host, self.post, self._on_fold_thread, self._reached, rounds, self._about)
         self.history = HistoryWriter(parts.state_dir.history, incarnation=self.host.state.incarnation)
         self.observers: list[Callable[[str, dict[str, Any]], None]] = []
         self._tls = tls
         self.ends = tls.ends if tls else {}  # of the certificates
+        if tls:
+            tls.on_key = self.audit.key
         settings = parts.settings
         self._pacing = Pacing.of(self.host.state.graph, self.peer_id, settings.upload_limit, settings.download_limit)
-        self._edges = Edges(self.peer_id, self.host.state.graph, tls, settings.proxy, self._pacing)
+        self._edges = Edges(self.peer_id, self.host.state.graph, tls, settings.proxy, self._pacing, self.audit.sent)
         self._links = self._edges.links
         self._sending: dict[int, asyncio.Task[object]] = {}  # the message in flight to each neighbor
         self._tasks: set[asyncio.Task[object]] = set()
@@ -129,12 +133,14 @@ class AsyncioWorld:
             switchboard=self._edges.switchboard,
             local=self._edges.service,
             pacing=self._pacing,
+            on_served=self.audit.served,
         )
         try:
             port = await server.start()
             close_connections_in_children([port, *self._edges.ports])
             self._edges.open()
             self.record("start", self._start_fields(port))
+            self.audit.start(self._tls.fingerprint if self._tls else None)
             if on_listening:
                 on_listening(port)
             self.post(ev.LeaveRequested() if self._stop_training else ev.Tick())
@@ -202,6 +208,7 @@ class AsyncioWorld:
             pool.shutdown(wait=True, cancel_futures=True)
         self.host.workspace.delivered.drop()
         self.history.close()
+        self.audit.close()
 
     # ---- events and tasks -----------------------------------------------------------------------------------------------
 
@@ -479,8 +486,8 @@ class AsyncioWorld:
             self._wire_bytes_before = sent
         if kind == "round":
             self._log_round(fields)
-        for observer in self.observers:
-            observer(kind, fields)
+        self.audit.recorded(kind, fields)
+        self.tell(kind, fields)
         line = self.history.stamped(kind, **fields)
         if kind == "round":
             self.requests.rounds.add(line)
@@ -491,6 +498,12 @@ class AsyncioWorld:
             if not self.host.history_error:
                 log.error("%s; continuing without history", error)
             self.host.history_error = str(error)
+            self.tell("disk", {"error": str(error)})
+
+    def tell(self, kind: str, fields: dict[str, Any]) -> None:
+        """Tell the observers, of a line of the history or of what has none."""
+        for observer in self.observers:
+            observer(kind, fields)
 
     def _log_round(self, fields: dict[str, Any]) -> None:
         value, metric = fields.get("metric_value"), self.host.metric

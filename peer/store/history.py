@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,18 +18,15 @@ from typing import Any, BinaryIO
 import numpy as np
 from pydantic_core import from_json
 
-from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file
+from coordinator_free_bootstrap.ordinary_file import opened
 from coordinator_free_bootstrap.strict_json import dumps, finite, of_type
 from coordinator_free_bootstrap.validation import counted
-from peer import failpoints
-from peer.store.files import storage_error, storage_errors
+from peer.store.files import storage_errors
+from peer.store.lines import LINE_BYTES_MAX, PART_BYTES, LineFile, check_line, parts_of
 from peer.store.records import KINDS
-from peer.store.system import OPEN_FLAGS, read_at
 
 _DURABLE = frozenset({"start", "leave", "end"})  # flushed to the disk at once; the others when the kernel likes
-_TAIL_BLOCK_BYTES = 1 << 16
 log = logging.getLogger("peer")
-LINE_BYTES_MAX = 64 << 20  # of one line; a round with 100,000 neighbors has less
 
 
 class HistoryWriter:
@@ -39,22 +35,19 @@ class HistoryWriter:
     Every line has ``kind``, ``t`` (seconds since the constructor, monotonic), ``time`` (wall clock, ISO 8601, UTC) and
     ``incarnation``; the caller may give other values. NaN and Inf are written as null.
 
+    Args:
+        path: of the part that grows, see `peer.store.lines`.
+        incarnation: of the lines.
+        part_bytes: after a round, a part that has as many is closed.
+
     Raises:
         StorageError: the file cannot be opened or repaired.
     """
 
-    def __init__(self, path: Path, *, incarnation: int = 0) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path, *, incarnation: int = 0, part_bytes: int = PART_BYTES) -> None:
         self.incarnation = incarnation
         self._started = time.monotonic()
-        with storage_errors("open", self.path):
-            self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o644)
-            try:
-                ordinary_file(self.path)  # a pipe would take lines only until it is full
-                self._size = _repair_tail(self._handle)
-            except OSError:
-                os.close(self._handle)
-                raise
+        self._file = LineFile(path, "history.write", part_bytes)
 
     def stamped(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Return the line that `write` would write now."""
@@ -74,29 +67,13 @@ class HistoryWriter:
         """
         if kind not in KINDS:
             raise ValueError(f"history line: expected kind to be one of {', '.join(KINDS)}, got {kind!r}")
-        line = _encode(self.stamped(kind, **fields))
-        try:
-            failpoints.reach("history.write")
-            _write_all(self._handle, line)
-            if kind in _DURABLE:
-                os.fsync(self._handle)
-        except OSError as error:
-            self._cut_back()
-            raise storage_error("append to", self.path, error) from error
-        self._size += len(line)
-
-    def _cut_back(self) -> None:
-        """Remove the bytes of a failed write."""
-        try:
-            os.ftruncate(self._handle, self._size)
-        except OSError:
-            return  # readers leave the fragment out
+        self._file.append(_encode(self.stamped(kind, **fields)), durable=kind in _DURABLE)
+        if kind == "round" and self._file.is_full:
+            self._file.close_part()
 
     def close(self) -> None:
         """Close the file; a second call has no effect."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        self._file.close()
 
     def __enter__(self) -> HistoryWriter:
         return self
@@ -136,22 +113,18 @@ class Unread:
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines in file order; [] if there is no file. What cannot be read is left out, with a warning.
+    """Return the complete lines of all parts in order; [] if there is no file. What cannot be read is left out, with a warning.
 
     Raises:
         StorageError: the file exists and cannot be read.
     """
     lines: list[dict[str, Any]] = []
     unread, before = Unread(Path(path)), 0
-    try:
-        with opened(path) as file:
+    for part in parts_of(Path(path)):
+        with storage_errors("read", part), opened(part) as file:
             for piece in _pieces(file):
                 lines += usable_lines(piece, before, unread)
                 before += piece.count(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise storage_error("read", Path(path), error) from error
     for sentence in unread.sentences():
         log.warning("%s", sentence)
     return lines
@@ -166,25 +139,16 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
         yield complete + newline
 
 
-def check_line(size: int) -> None:
-    """Raise OSError for a line that no peer has written."""
-    if size > LINE_BYTES_MAX:
-        raise OSError(f"expected lines of at most {LINE_BYTES_MAX} bytes, each one JSON object, got a longer line")
-
-
 def first_line(path: Path) -> bytes:
     """Return the first line of a history with its newline; b"" if there is none.
 
     Raises:
         StorageError: the file exists and cannot be read.
     """
-    try:
-        with opened(path) as file:
+    for part in parts_of(path)[:1]:
+        with storage_errors("read", part), opened(part) as file:
             return file.readline(LINE_BYTES_MAX)
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise storage_error("read", path, error) from error
+    return b""
 
 
 def usable_lines(
@@ -223,27 +187,6 @@ def _decode(line: bytes) -> Any:
         return from_json(line, cache_strings="keys")  # lines have the same keys: one string for all of them
     except ValueError:  # half of a surrogate pair, which Python's reader takes
         return json.loads(line)
-
-
-def _repair_tail(handle: int) -> int:
-    """Truncate the file after its last newline; return its size."""
-    size = end = os.fstat(handle).st_size
-    while end > 0:
-        check_line(size - end)
-        start = max(0, end - _TAIL_BLOCK_BYTES)
-        newline = read_at(handle, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            end = start + newline + 1
-            break
-        end = start
-    if end != size:
-        os.ftruncate(handle, end)
-    return end
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(handle, data) :]
 
 
 def _encode(record: dict[str, Any]) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peer.store.files import fsync_path, storage_errors
+from peer.store.lines import parts_of
 
 
 @dataclass(frozen=True)
@@ -22,13 +23,18 @@ class StateDir:
 
     @property
     def history(self) -> Path:
-        """The run history: one JSON object per line."""
+        """The run history: one JSON object per line; `peer.store.lines.parts_of` has its earlier parts."""
         return self.root / "history.jsonl"
 
     @property
     def summary(self) -> Path:
         """The result of a finished run."""
         return self.root / "summary.json"
+
+    @property
+    def audit(self) -> Path:
+        """Who connected, what was sent to whom, what was refused: `peer.store.audit`. It stays when another run begins."""
+        return self.root / "audit.jsonl"
 
     @property
     def log(self) -> Path:
@@ -77,7 +83,7 @@ class StateDir:
     def set_aside(self, *, history: bool = True) -> Path:
         """Move the state of a run to ``discarded-1``, ``discarded-2``, ... in this folder, and return where to.
 
-        Keys, lock, log and incarnation stay. The folder is inside, because a container may write nowhere else. Without
+        Keys, lock, logs and incarnation stay. The folder is inside, because a container may write nowhere else. Without
         ``history`` only the checkpoints are moved, and the run continues.
 
         Raises:
@@ -88,7 +94,7 @@ class StateDir:
             while (target := self.root / f"discarded-{number}").exists():
                 number += 1
             target.mkdir()
-            others = (self.origin, self.history, self.summary, self.models, self.start) if history else ()
+            others = (self.origin, *parts_of(self.history), self.summary, self.models, self.start) if history else ()
             for path in (*others, self.trainings, self.checkpoints):  # last: a start that finds them begins again
                 if os.path.lexists(path):
                     path.rename(target / path.name)

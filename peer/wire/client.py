@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RefusalCode, RemoteProtocolError
@@ -40,6 +41,7 @@ from peer.wire.arrival_reader import ACCEPTED_METADATA, check_size, too_slow
 from peer.wire.calls import Call
 from peer.wire.failures import UNTRUSTED, in_words
 from peer.wire.frame_sizes import FIRST_BYTES
+from peer.wire.frames import OnSent, SentModel
 from peer.wire.limits import WireLimits
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, TUNNELS, UNARY, channel_options
@@ -68,6 +70,7 @@ class NeighborLink:
         called_at: where the neighbor is called, for messages; default: at its address.
         keeps_tunnels: whether this channel carries the offers over which neighbors call this peer.
         pacing: of this peer, shared by all its links.
+        on_sent: told of each model, whether or not it was complete.
 
     Attributes:
         payload_bytes_sent: encoded model bytes written to streams, also of pushes that did not become complete.
@@ -88,8 +91,9 @@ class NeighborLink:
         called_at: str = "",
         keeps_tunnels: bool = False,
         pacing: Pacing = UNLIMITED,
+        on_sent: OnSent = lambda _sent: None,
     ) -> None:
-        self._pacing = pacing
+        self._pacing, self._on_sent = pacing, on_sent
         self.peer_id = peer_id
         self.address = address
         self.payload_bytes_sent = 0
@@ -217,15 +221,22 @@ class NeighborLink:
             payload: contiguous bytes; must not change until this returns.
         """
         self._push_began, self._push_bytes = asyncio.get_running_loop().time(), 0
+        digest, pushed_bytes, answer = xxhash.xxh3_128(), 0, "no answer"
         try:
             async with self._calling("PushModel"):
-                data: bytes = await self._send_model(header, payload)
+                data: bytes = await self._send_model(header, payload, digest)
+            reply = convert.unpack_push_reply(data)
+            answer = str(reply.code if isinstance(reply, Refusal) else reply)
         except NeighborUnavailable:
             self._pacing.failed(self.peer_id)
             raise
+        except RemoteProtocolError as error:
+            answer = str(error.refusal.code)
+            raise
         finally:
             pushed_bytes, self._push_bytes = self._push_bytes, 0
-        reply = convert.unpack_push_reply(data)
+            if pushed_bytes:
+                self._on_sent(SentModel(self.peer_id, header, pushed_bytes, digest.hexdigest(), answer))
         if isinstance(reply, Refusal) and reply.code is RefusalCode.TOO_SLOW:
             self._pacing.failed(self.peer_id)
         elif pushed_bytes == header.size_bytes and reply is Outcome.FOLDED:
@@ -244,9 +255,9 @@ class NeighborLink:
     def _frame_bytes(self) -> int:
         return self._pacing.frame_bytes(self.peer_id, self._limits.frame_bytes_max)
 
-    async def _send_model(self, header: ModelHeader, payload: Payload) -> Any:
+    async def _send_model(self, header: ModelHeader, payload: Payload, digest: xxhash.xxh3_128) -> Any:
         """Send the frames of a model; return the answer. A single frame takes two thirds of a stream's processor time in gRPC."""
-        model = frames.model_frames(convert.pack_header(header), payload, self._frame_bytes)
+        model = frames.model_frames(convert.pack_header(header), payload, self._frame_bytes, digest)
         frame, size = next(model)
         is_single = size == header.size_bytes
         failpoints.reach("send.begin")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
 from peer.core.encoding import Payload, checked_norm_squared, view_of
+from peer.core.messages import ModelHeader
 from peer.wire.generated import peer_pb2
 
 HEADER_TAG, CHUNK_TAG = 0x0A, 0x12  # fields 1 and 2, wire type 2 (length-delimited)
@@ -117,7 +118,30 @@ def _leading_end(frame: bytes, tag: int, start: int = 0) -> int:
     return start
 
 
-def model_frames(header: bytes, payload: Payload, frame_bytes: int | Callable[[], int]) -> Iterator[tuple[bytes, int]]:
+class SentModel(NamedTuple):
+    """A model that was sent, for the audit log.
+
+    Attributes:
+        receiver: of it.
+        header: of it.
+        bytes: of the payload that went out; fewer than in the header where it was interrupted.
+        digest: XXH3-128 of the frames that were made of it, hexadecimal.
+        answer: outcome or code of refusal, or why there is none.
+    """
+
+    receiver: int
+    header: ModelHeader
+    bytes: int
+    digest: str
+    answer: str
+
+
+OnSent = Callable[[SentModel], None]
+
+
+def model_frames(
+    header: bytes, payload: Payload, frame_bytes: int | Callable[[], int], digest: xxhash.xxh3_128 | None = None
+) -> Iterator[tuple[bytes, int]]:
     """Yield each frame of a model, with its number of payload bytes.
 
     A model of more than a chunk or `SINGLE_BYTES_MAX` begins with a frame of the header alone: its receiver keeps the first frame
@@ -127,7 +151,9 @@ def model_frames(header: bytes, payload: Payload, frame_bytes: int | Callable[[]
         header: encoded, as a frame (`convert.pack_header`).
         payload: the encoded model, not empty; must not change until the last frame is made.
         frame_bytes: payload bytes per chunk, a multiple of 4; or a function that is asked before each chunk.
+        digest: is given the payload, chunk by chunk.
     """
+    digest = xxhash.xxh3_128() if digest is None else digest
 
     def most() -> int:
         return frame_bytes if isinstance(frame_bytes, int) else frame_bytes()
@@ -136,7 +162,6 @@ def model_frames(header: bytes, payload: Payload, frame_bytes: int | Callable[[]
     if view.nbytes > min(most(), SINGLE_BYTES_MAX):
         yield header, 0
         header = b""
-    digest = xxhash.xxh3_128()
     while start < view.nbytes:
         chunk = view[start : start + most()]
         start += chunk.nbytes

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -63,6 +63,7 @@ class MutualTls:
 
     Attributes:
         ends: when the certificates end, its own and those of the callers that it knows.
+        on_key: told of each key that a caller shows for the first time, and whose it is.
 
     Raises:
         IdentityError: the own certificate is not the one of the graph, or a neighbor has no pinned certificate.
@@ -90,6 +91,7 @@ class MutualTls:
             self._known |= {observer.name: observer for observer in graph.observers}
         self._roots = {name: self._trusted(name, entry, others) for name, entry in self._known.items()}
         self._checked = functools.lru_cache(CERTIFICATES_CACHED)(self._check_caller)
+        self.on_key: Callable[[Subject, str], None] = lambda _subject, _fingerprint: None
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return credentials that require a client certificate of a neighbor, an observer, or an authority."""
@@ -108,6 +110,11 @@ class MutualTls:
         roots = b"".join(self._roots[neighbor]) or self._authorities
         credentials = grpc.ssl_channel_credentials(roots, self._pair.private_key, self._pair.chain)
         return SecureChannel(credentials, dns_name(self._federation, neighbor))
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the own key, as graph files pin it."""
+        return self._pair.certificate.fingerprint
 
     def problem_with(self, neighbor: int) -> str:
         """Return why no TLS connection to a neighbor can be made now: the own or its certificate is not valid; "" if both are."""
@@ -152,6 +159,7 @@ class MutualTls:
             if (
                 isinstance(subject, str) and self._authorities
             ):  # an authority may name observers, which only read status
+                self.on_key(subject, certificate.fingerprint)
                 return subject
             return Refusal(
                 RefusalCode.NOT_A_NEIGHBOR,
@@ -161,6 +169,7 @@ class MutualTls:
             return Refusal(
                 RefusalCode.IDENTITY_MISMATCH, f"{certificate.fingerprint} is not pinned for {names[0].decode()}"
             )
+        self.on_key(subject, certificate.fingerprint)
         return subject
 
     def _check_own(self) -> None:

@@ -13,6 +13,7 @@ from coordinator_free_bootstrap.manifest import Timeouts
 from peer.wire import security
 from peer.wire.access import AccessControl, Identify
 from peer.wire.endpoint import target_of
+from peer.wire.frames import OnSent
 from peer.wire.handler import RequestHandler
 from peer.wire.limits import WireLimits
 from peer.wire.memory import keep_frame_memory
@@ -37,6 +38,7 @@ class PeerServer:
         switchboard: holds the offers of neighbors; default: one that refuses all.
         local: a unix socket on which the peer serves too; connections over its own offers come in there.
         pacing: of this peer.
+        on_served: told of each model that a neighbor has pulled, whether or not it was complete.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class PeerServer:
         switchboard: Switchboard | None = None,
         local: Path | None = None,
         pacing: Pacing = UNLIMITED,
+        on_served: OnSent = lambda _sent: None,
     ) -> None:
-        self._pacing = pacing
+        self._pacing, self._on_served = pacing, on_served
         self._switchboard = switchboard or Switchboard()
         self._local = local
         self._handler = handler
@@ -83,6 +86,7 @@ class PeerServer:
             stopping=self._stopping,
             switchboard=self._switchboard,
             pacing=self._pacing,
+            on_served=self._on_served,
         )
         standard = StandardServices(access, self._timeouts, self._health)
         server.add_generic_rpc_handlers((service.handlers(), *standard.handlers()))

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import grpc
 import grpc.aio
+import xxhash
 
 from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RefusalCode, RemoteProtocolError
@@ -25,6 +26,7 @@ from peer.wire import convert, frames
 from peer.wire.access import AccessControl, abort, first_message, require_peer, require_sender
 from peer.wire.arrival_reader import ArrivalReader, too_slow
 from peer.wire.calls import Context
+from peer.wire.frames import OnSent, SentModel
 from peer.wire.handler import RequestHandler
 from peer.wire.limits import WireLimits
 from peer.wire.options import SERVICE
@@ -48,7 +50,9 @@ class PeerServicer:
         stopping: asyncio.Event,
         switchboard: Switchboard,
         pacing: Pacing = UNLIMITED,
+        on_served: OnSent = lambda _sent: None,
     ) -> None:
+        self._on_served = on_served
         self._switchboard = switchboard
         self._pacing = pacing
         self._handler = handler
@@ -207,10 +211,11 @@ class PeerServicer:
         clock, idle_s = asyncio.get_running_loop().time, self._timeouts.idle_transfer_s
         began, written = clock(), 0
         receiver, most = request.sender, self._limits.frame_bytes_max
+        digest, problem = xxhash.xxh3_128(), "interrupted"
         try:
             async with asyncio.timeout(idle_s) as deadline:
                 model = frames.model_frames(
-                    convert.pack_header(header), payload, lambda: self._pacing.frame_bytes(receiver, most)
+                    convert.pack_header(header), payload, lambda: self._pacing.frame_bytes(receiver, most), digest
                 )
                 for frame, size in model:
                     await self._pacing.upload.take(len(frame))
@@ -219,8 +224,11 @@ class PeerServicer:
                     self._pacing.wrote(receiver, written, clock() - began)
                     lasts_s = self._pacing.may_last_s(receiver, header.size_bytes, written, self._timeouts)
                     deadline.reschedule(min(began + lasts_s, clock() + idle_s))
+            problem = "complete"
         except TimeoutError:
             return too_slow(self._timeouts, written, clock() - began)
+        finally:
+            self._on_served(SentModel(receiver, header, written, digest.hexdigest(), problem))
         return None
 
     async def _acknowledge(

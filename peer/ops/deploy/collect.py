@@ -13,6 +13,7 @@ from coordinator_free_bootstrap import load_graph
 from coordinator_free_bootstrap.errors import StorageError
 from peer.runtime.ending import is_completed
 from peer.store.identity_files import held_by
+from peer.store.lines import parts_of
 from peer.store.scratch import temporary_folder
 from peer.store.state_dir import StateDir
 from peer.view.report.report import Report, build_report
@@ -77,7 +78,7 @@ def collect(directory: Path, out: Path, via: Path | None = None) -> Report:
 
 def _copy_peer(state_dir: StateDir, target: Path) -> None:
     target.mkdir()
-    for path in (state_dir.summary, state_dir.history):
+    for path in (state_dir.summary, *parts_of(state_dir.history)):
         if path.exists():
             shutil.copy(path, target)
     if state_dir.models.exists():

@@ -12,6 +12,7 @@ from coordinator_free_bootstrap.ordinary_file import content_of, opened
 from coordinator_free_bootstrap.strict_json import printable
 from peer.store.files import storage_error, storage_errors
 from peer.store.history import parse_lines
+from peer.store.lines import parts_of
 from peer.store.records import Summary
 from peer.store.state_dir import StateDir
 from peer.view.state.records import problem_of, problem_of_line
@@ -61,8 +62,8 @@ def _state_roots(directory: Path, depth: int = 2) -> Iterator[Path]:
 
 
 def _peer_id(state_dir: StateDir) -> int | None:
-    if state_dir.history.is_file():
-        with storage_errors("read", state_dir.history), opened(state_dir.history) as file:
+    for part in parts_of(state_dir.history)[:1]:
+        with storage_errors("read", part), opened(part) as file:
             data = file.read(START_BYTES_MAX)
         for line in parse_lines(data):
             if line["kind"] == "start" and line.get("peer_id") is not None and not problem_of_line(line):

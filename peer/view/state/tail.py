@@ -13,8 +13,9 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import load_graph
 from coordinator_free_bootstrap.ordinary_file import opened
 from peer.store.files import storage_error
-from peer.store.history import Unread, check_line, usable_lines
+from peer.store.history import Unread, usable_lines
 from peer.store.identity_files import held_by
+from peer.store.lines import check_line, closed_part
 from peer.store.records import KINDS
 from peer.store.state_dir import StateDir
 from peer.view.state.events import LoggedEvent, events_of, merged, seconds_of
@@ -34,10 +35,10 @@ HEAD_BYTES = 256  # of a file, which distinguish it from another one of this nam
 
 @dataclass
 class FileTail:
-    """The complete lines of a file that grows, appears later, or is replaced by another.
+    """The complete lines of a file that grows in parts (`peer.store.lines`), appears later, or is replaced by another.
 
     Attributes:
-        offset: byte behind the last line that was read.
+        offset: byte behind the last line that was read, in its part.
         replaced: how often another file replaced the one that was read.
         unread: the lines that `records` has left out.
     """
@@ -48,6 +49,7 @@ class FileTail:
     unread: Unread = field(init=False)
     _head: bytes = b""
     _lines: int = 0
+    _closed: int = 0  # parts that are closed and read
 
     def __post_init__(self) -> None:
         self.unread = Unread(self.path)
@@ -72,22 +74,31 @@ class FileTail:
         Raises:
             StorageError: the file exists and cannot be read.
         """
+        while (part := closed_part(self.path, self._closed + 1)).exists():
+            if data := self._read(part, most):
+                return data
+            self._closed, self.offset, self._head = self._closed + 1, 0, b""
+        return self._read(self.path, most)
+
+    def _read(self, part: Path, most: int) -> bytes:
         try:
-            if self.path.stat().st_size == self.offset:
+            if part.stat().st_size == self.offset:
                 return b""
-            with opened(self.path) as file:
+            with opened(part) as file:
                 return self._next(file, most)
         except FileNotFoundError:  # now; the next call tries again
             return b""
         except OSError as error:
-            raise storage_error("read", self.path, error) from error
+            raise storage_error("read", part, error) from error
 
     def _next(self, file: BinaryIO, most: int) -> bytes:
         head = file.read(HEAD_BYTES)
         if self.offset and (os.fstat(file.fileno()).st_size < self.offset or not head.startswith(self._head)):
-            self.offset, self._head, self._lines = 0, b"", 0
+            self.offset, self._head, self._lines, self._closed = 0, b"", 0, 0
             self.unread = Unread(self.path)
             self.replaced += 1
+            if closed_part(self.path, 1).exists():  # the next call begins with it
+                return b""
         file.seek(self.offset)
         data = file.read(most)
         while data and b"\n" not in data and (more := file.read(most)):  # one line that is longer
@@ -107,6 +118,7 @@ class PeerTail:
     state_dir: StateDir
     at: float = 0.0
     _history: FileTail = field(init=False)
+    _replaced: int = 0
     _summary: tuple[int, int] | None = None  # time and size of the summary that was read
     _summary_problems: list[str] = field(default_factory=list)
     _held: bool | None = None
@@ -130,10 +142,9 @@ class PeerTail:
 
     def read_history(self) -> Iterator[LoggedEvent]:
         """Yield the new lines of the history."""
-        replaced = self._history.replaced
         for lines in self._history.records(problem_of_line):
-            if replaced != self._history.replaced:
-                replaced = self._history.replaced
+            if self._replaced != self._history.replaced:
+                self._replaced = self._history.replaced
                 yield LoggedEvent(self.at, self.peer_id, {"kind": "lost"})
             known = (kept(line) for line in lines if line["kind"] in KINDS)  # a later version may write others
             for event in events_of(self.peer_id, known, self.at):

@@ -9,6 +9,7 @@ from typing import cast
 from coordinator_free_bootstrap.errors import ConfigProblem, TaskError, UsageError
 from coordinator_free_bootstrap.strict_json import loads
 from peer.store.files import storage_errors
+from peer.store.lines import parts_of
 from peer.store.records import ScalingLine
 from peer.tasks.shard import Shard
 from peer.tasks.sites import AllSites, form_of, numbers_of
@@ -50,9 +51,10 @@ def of_histories(paths: Iterable[Path]) -> ScalingLine:
         UsageError: none of them has begun a run with shared scaling.
     """
     searched = list(paths)
-    for path in filter(Path.is_file, searched):
-        for line in _lines_of(path):
-            return line
+    for path in searched:
+        for part in parts_of(path):
+            for line in _lines_of(part):
+                return line
     fix = "Peers write it once they have agreed, before round 0 of a run with shared scaling."
     raise UsageError(ConfigProblem("--federation", f"a line `scaling` in {searched[0]}", "none", fix))
 

@@ -57,7 +57,7 @@ def test_a_verb_that_is_no_more_is_refused_with_its_successor(gone):
             "--neighbor: expected an option of peer run, got an unknown option (did you mean --neighbors?)",
         ),
         ("--nothing", "--nothing: expected an option of peer, got an unknown option (known: --version"),
-        ("nothing", "peer: expected one of chaos, data, "),
+        ("nothing", "peer: expected one of audit, chaos, data, "),
     ],
 )
 def test_what_the_parser_refuses_has_the_form_of_all_errors(words, sentence):

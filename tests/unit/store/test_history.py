@@ -68,7 +68,7 @@ def test_unknown_kinds_and_types_are_refused(tmp_path):
 
 
 def test_a_full_disk_is_a_storage_error(monkeypatch):
-    monkeypatch.setattr("peer.store.history.ordinary_file", lambda path: path)  # which refuses a device
+    monkeypatch.setattr("peer.store.lines.ordinary_file", lambda path: path)  # which refuses a device
     with HistoryWriter("/dev/full") as history, pytest.raises(StorageError, match="The disk is full"):
         history.write("round", round_index=0)
 

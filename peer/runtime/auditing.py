@@ -1,0 +1,99 @@
+"""What a running peer writes to the audit log of its site; without a disk it goes on, and its log and status say so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from coordinator_free_bootstrap import Subject, digest
+from coordinator_free_bootstrap.errors import StorageError
+from peer import __version__
+from peer.host import PeerHost
+from peer.store.audit import AuditLog
+from peer.store.state_dir import StateDir
+from peer.wire.frames import SentModel
+
+log = logging.getLogger("peer")
+# lines of the history that are in the audit log too, and their fields there
+RECORDED = {
+    "neighbor": ("neighbor", "state", "reason"),
+    "refused": ("neighbor", "code", "reason"),
+    "leave": ("rounds_completed",),
+    "end": ("rounds_completed",),
+}
+
+
+class Auditing:
+    """Turns what happens into lines.
+
+    Args:
+        state_dir: of the peer.
+        host: of the peer.
+
+    Raises:
+        StorageError: the audit log cannot be opened.
+    """
+
+    def __init__(self, state_dir: StateDir, host: PeerHost) -> None:
+        self._log, self._host = AuditLog(state_dir.audit), host
+
+    def start(self, key: str | None) -> None:
+        """Note what this process begins with; without a key it is in plaintext."""
+        host, graph = self._host, self._host.state.graph
+        self._write(
+            "start",
+            peer_id=host.peer_id,
+            incarnation=host.state.incarnation,
+            round_index=host.engine.round_index,
+            federation=host.manifest.federation,
+            graph=graph.digest,
+            manifest=digest(host.manifest),
+            continues=list(graph.continues),
+            key=key,
+            release=__version__,
+        )
+
+    def key(self, who: Subject, key: str) -> None:
+        """Note the key of a caller."""
+        self._write("key", who=who, key=key)
+
+    def sent(self, model: SentModel) -> None:
+        """Note a model that was pushed."""
+        self._write("sent", **_fields(model))
+
+    def served(self, model: SentModel) -> None:
+        """Note a model that a neighbor has pulled."""
+        self._write("served", **_fields(model))
+
+    def recorded(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Note a line of the history, where it belongs here."""
+        if kind in RECORDED:
+            self._write(kind, **{name: fields[name] for name in RECORDED[kind] if name in fields})
+
+    def close(self) -> None:
+        """Close the file."""
+        self._log.close()
+
+    def _write(self, kind: str, **fields: Any) -> None:
+        try:
+            self._log.write(kind, **fields)
+            self._host.audit_error = ""
+        except StorageError as error:
+            if not self._host.audit_error:
+                log.error("%s; continuing without audit log", error)
+            self._host.audit_error = str(error)
+
+
+def _fields(model: SentModel) -> dict[str, Any]:
+    header = model.header
+    return {
+        "neighbor": model.receiver,
+        "round_index": header.round_index,
+        "step": header.step,
+        "slot": header.slot,
+        "encoding": header.encoding,
+        "bytes": model.bytes,
+        "xxh3": model.digest,
+        "answer": model.answer,
+    }

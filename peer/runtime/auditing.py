@@ -58,13 +58,21 @@ class Auditing:
         """Note the key of a caller."""
         self._write("key", who=who, key=key)
 
-    def sent(self, model: SentModel) -> None:
-        """Note a model that was pushed."""
-        self._write("sent", **_fields(model))
-
-    def served(self, model: SentModel) -> None:
-        """Note a model that a neighbor has pulled."""
-        self._write("served", **_fields(model))
+    def sent(self, model: SentModel, *, pull: bool = False) -> None:
+        """Note a model, before its first byte and after its last one."""
+        header = model.header
+        whose = {
+            "neighbor": model.receiver,
+            "round_index": header.round_index,
+            "step": header.step,
+            "slot": header.slot,
+        }
+        if pull:
+            whose["pull"] = True
+        if model.answer:
+            self._write("sent", **whose, bytes=model.bytes, xxh3=model.digest, answer=model.answer)
+        else:
+            self._write("sending", **whose, bytes=header.size_bytes, encoding=header.encoding)
 
     def recorded(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Note a line of the history, where it belongs here."""
@@ -83,17 +91,3 @@ class Auditing:
             if not self._host.audit_error:
                 log.error("%s; continuing without audit log", error)
             self._host.audit_error = str(error)
-
-
-def _fields(model: SentModel) -> dict[str, Any]:
-    header = model.header
-    return {
-        "neighbor": model.receiver,
-        "round_index": header.round_index,
-        "step": header.step,
-        "slot": header.slot,
-        "encoding": header.encoding,
-        "bytes": model.bytes,
-        "xxh3": model.digest,
-        "answer": model.answer,
-    }

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from coordinator_free_bootstrap.errors import (
@@ -133,7 +134,7 @@ class AsyncioWorld:
             switchboard=self._edges.switchboard,
             local=self._edges.service,
             pacing=self._pacing,
-            on_served=self.audit.served,
+            on_served=partial(self.audit.sent, pull=True),
         )
         try:
             port = await server.start()

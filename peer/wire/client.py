@@ -70,7 +70,7 @@ class NeighborLink:
         called_at: where the neighbor is called, for messages; default: at its address.
         keeps_tunnels: whether this channel carries the offers over which neighbors call this peer.
         pacing: of this peer, shared by all its links.
-        on_sent: told of each model, whether or not it was complete.
+        on_sent: told of each model, before its first byte and after its last one.
 
     Attributes:
         payload_bytes_sent: encoded model bytes written to streams, also of pushes that did not become complete.
@@ -222,6 +222,7 @@ class NeighborLink:
         """
         self._push_began, self._push_bytes = asyncio.get_running_loop().time(), 0
         digest, pushed_bytes, answer = xxhash.xxh3_128(), 0, "no answer"
+        self._on_sent(SentModel(self.peer_id, header))
         try:
             async with self._calling("PushModel"):
                 data: bytes = await self._send_model(header, payload, digest)
@@ -235,8 +236,7 @@ class NeighborLink:
             raise
         finally:
             pushed_bytes, self._push_bytes = self._push_bytes, 0
-            if pushed_bytes:
-                self._on_sent(SentModel(self.peer_id, header, pushed_bytes, digest.hexdigest(), answer))
+            self._on_sent(SentModel(self.peer_id, header, pushed_bytes, digest.hexdigest(), answer))
         if isinstance(reply, Refusal) and reply.code is RefusalCode.TOO_SLOW:
             self._pacing.failed(self.peer_id)
         elif pushed_bytes == header.size_bytes and reply is Outcome.FOLDED:

@@ -119,21 +119,21 @@ def _leading_end(frame: bytes, tag: int, start: int = 0) -> int:
 
 
 class SentModel(NamedTuple):
-    """A model that was sent, for the audit log.
+    """A model that is being sent, or was, for the audit log.
 
     Attributes:
         receiver: of it.
         header: of it.
         bytes: of the payload that went out; fewer than in the header where it was interrupted.
         digest: XXH3-128 of the frames that were made of it, hexadecimal.
-        answer: outcome or code of refusal, or why there is none.
+        answer: outcome or code of refusal, or why there is none; "" before the first byte.
     """
 
     receiver: int
     header: ModelHeader
-    bytes: int
-    digest: str
-    answer: str
+    bytes: int = 0
+    digest: str = ""
+    answer: str = ""
 
 
 OnSent = Callable[[SentModel], None]

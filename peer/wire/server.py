@@ -38,7 +38,7 @@ class PeerServer:
         switchboard: holds the offers of neighbors; default: one that refuses all.
         local: a unix socket on which the peer serves too; connections over its own offers come in there.
         pacing: of this peer.
-        on_served: told of each model that a neighbor has pulled, whether or not it was complete.
+        on_served: told of each model that a neighbor pulls, before its first byte and after its last one.
     """
 
     def __init__(

@@ -212,6 +212,7 @@ class PeerServicer:
         began, written = clock(), 0
         receiver, most = request.sender, self._limits.frame_bytes_max
         digest, problem = xxhash.xxh3_128(), "interrupted"
+        self._on_served(SentModel(receiver, header))
         try:
             async with asyncio.timeout(idle_s) as deadline:
                 model = frames.model_frames(

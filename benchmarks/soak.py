@@ -34,6 +34,7 @@ from peer.bed.chaos.script import Script, random_script
 from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
 from peer.store.history import parse_lines
+from peer.store.lines import parts_of
 from peer.store.state_dir import StateDir
 from peer.view.state.tail import TIMELINE
 
@@ -56,11 +57,11 @@ LEVEL = {
     "anonymous memory, with pages of the parent": ("anonymous_mb", "MB", 0.005, 0.0),
     "file descriptors": ("files", "", 0.05, 4.0),
     "threads": ("threads", "", 0.0, 4.0),  # gRPC's pool has more for a while
-    "disk without history and log": ("other_bytes", "bytes", 0.05, 4096.0),
+    "disk without history, audit log and log": ("other_bytes", "bytes", 0.05, 4096.0),
     "processor time of a round, times that of restarted peers": ("round_cpu_ratio", "", 0.1, 0.05),
     "seconds of a round, median": ("round_s", "s", 0.1, 0.01),
 }
-GROWING = {"history": ("history_bytes", "bytes"), "log": ("log_bytes", "bytes")}
+GROWING = {"history": ("history_bytes", "bytes"), "audit log": ("audit_bytes", "bytes"), "log": ("log_bytes", "bytes")}
 OF_THE_MACHINE = {"processor time of a round": ("round_cpu_ms", "ms")}
 
 
@@ -81,7 +82,8 @@ def sample(bed: Supervisor, peer: int) -> dict[str, Any]:
     """Return what a peer holds now."""
     pid, place = bed.pid(peer), StateDir.of_peer(bed.directory, peer)
     rounds, seconds = last_round(place.history)
-    history, log = bytes_in(place.history), bytes_in(place.log)
+    history, audit = (sum(map(bytes_in, parts_of(path))) for path in (place.history, place.audit))
+    log = bytes_in(place.log)
     private, anonymous = memory_mb(pid)
     return {
         "peer": peer,
@@ -95,8 +97,9 @@ def sample(bed: Supervisor, peer: int) -> dict[str, Any]:
         "threads": threads(pid),
         "processor_s": processor_s(pid),
         "history_bytes": history,
+        "audit_bytes": audit,
         "log_bytes": log,
-        "other_bytes": bytes_in(place.root) - history - log,
+        "other_bytes": bytes_in(place.root) - history - audit - log,
     }
 
 
@@ -206,7 +209,7 @@ def summarize(out: Path, *, save: bool = False) -> list[str]:
     header = ("of a peer that never ends", "unit", "first fifth", "last fifth", "in 100,000 rounds", "level")
     title = f"Soak: {PEERS} peers, {rounds:,} rounds, {hours:.1f} h; faults: {names}"
     record("soak", title, header, rows, save=save)
-    print("grows: " + (", ".join(growing) or "nothing but history and log"))
+    print("grows: " + (", ".join(growing) or "nothing but history, audit log and log"))
     return growing
 
 

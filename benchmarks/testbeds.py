@@ -23,6 +23,7 @@ from peer.bed.testbed.ports import free_ports
 from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
 from peer.store.history import parse_lines, read_history
+from peer.store.lines import parts_of
 from peer.store.state_dir import StateDir
 
 TAIL_BYTES = 1 << 14
@@ -93,9 +94,11 @@ def run(
 
 def last_round(history: Path) -> tuple[int, float]:
     """Return the completed rounds and the median seconds of the last ones, from the end of a history file."""
-    with history.open("rb") as file:
-        file.seek(max(0, history.stat().st_size - TAIL_BYTES))
-        lines = [line for line in parse_lines(file.read()) if line["kind"] == "round"]
+    lines: list[dict[str, Any]] = []
+    for part in reversed(parts_of(history)):  # the newest may have no round yet
+        with part.open("rb") as file:
+            file.seek(max(0, part.stat().st_size - TAIL_BYTES))
+            lines = lines or [line for line in parse_lines(file.read()) if line["kind"] == "round"]
     if not lines:
         return 0, 0.0
     times = [line["t"] for line in lines if line["incarnation"] == lines[-1]["incarnation"]]

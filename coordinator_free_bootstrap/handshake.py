@@ -80,9 +80,7 @@ def check_hello(
             f"{shown(theirs.sender)}. Add the edge to the graph file of every peer.",
         )
     if theirs.wire_version != mine.wire_version:
-        return Refusal(
-            RefusalCode.WIRE_VERSION, _both(mine, theirs, "wire versions", mine.wire_version, theirs.wire_version)
-        )
+        return Refusal(RefusalCode.WIRE_VERSION, _wire_versions(mine, theirs))
     if theirs.incarnation < last_incarnation:
         return Refusal(
             RefusalCode.OLD_INCARNATION,
@@ -132,8 +130,15 @@ def _both(mine: Introduction, theirs: Introduction, what: str, ours: object, oth
     )
 
 
+def _wire_versions(mine: Introduction, theirs: Introduction) -> str:
+    older, newer = sorted((mine, theirs), key=lambda each: each.wire_version)
+    return (
+        f"wire versions differ: peer {mine.sender} has {shown(mine.wire_version)}, peer {theirs.sender} has "
+        f"{shown(theirs.wire_version)}; upgrade peer {shown(older.sender)} to the release of peer {shown(newer.sender)}"
+    )
+
+
 _SOURCE = {
-    "wire versions": "version of this program",
     "manifests": "graph file",
     "graphs": "graph file",
     "model schemas": "task and model code",

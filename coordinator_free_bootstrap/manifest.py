@@ -434,6 +434,16 @@ def canonical_json(manifest: Manifest) -> str:
     return json.dumps(manifest.model_dump(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def chosen_keys(manifest: Manifest) -> dict[str, Any]:
+    """Return the keys that are not at their defaults, as JSON values.
+
+    They are the same for a release with more keys, of a graph file that sets none of these: it takes part in the same run. A
+    default that changes is a new wire version.
+    """
+    return {key: value for key, value in manifest.model_dump(exclude_defaults=True).items() if value != {}}
+
+
 def digest(manifest: Manifest) -> str:
-    """Return the SHA-256 (hex) of the canonical JSON; neighbors compare it in the handshake."""
-    return hashlib.sha256(canonical_json(manifest).encode()).hexdigest()
+    """Return the SHA-256 (hex) of the chosen keys; neighbors compare it in the handshake."""
+    text = json.dumps(chosen_keys(manifest), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

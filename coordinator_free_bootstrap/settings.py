@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option
 from coordinator_free_bootstrap.gone import gone
-from coordinator_free_bootstrap.manifest import Manifest, Options
+from coordinator_free_bootstrap.manifest import Manifest, Options, canonical_json
 from coordinator_free_bootstrap.strict_json import loads, shortened, shown, word
 from coordinator_free_bootstrap.validation import joined, near, sentences
 
@@ -91,10 +91,10 @@ def known_keys() -> dict[str, str]:
 
 
 def diff(ours: str, theirs: str) -> list[Difference]:
-    """Compare two canonical manifests key by key, in the order of the keys.
+    """Compare two manifests key by key, in the order of the keys; a key that one of them lacks is at its default.
 
     Args:
-        ours: canonical JSON of this peer's manifest.
+        ours: JSON of this peer's manifest, with or without the keys that are at their defaults.
         theirs: the text that a neighbor sent as its manifest; a text that is not a JSON object is one difference.
     """
     mine = _flat(loads(ours))
@@ -104,12 +104,11 @@ def diff(ours: str, theirs: str) -> list[Difference]:
         return [Difference("run", "a manifest", "no valid JSON")]
     if not isinstance(their_value, dict):
         return [Difference("run", "a manifest", shown(their_value))]
-    other = _flat(their_value)
-    return [
-        Difference(key, shortened(mine.get(key, ABSENT)), shortened(other.get(key, ABSENT)))
-        for key in sorted(mine.keys() | other.keys())
-        if mine.get(key) != other.get(key)
-    ]
+    other, usual = _flat(their_value), _flat(loads(canonical_json(Manifest())))
+    values = {
+        key: [each.get(key, usual.get(key, ABSENT)) for each in (mine, other)] for key in mine.keys() | other.keys()
+    }
+    return [Difference(key, *map(shortened, values[key])) for key in sorted(values) if values[key][0] != values[key][1]]
 
 
 def _is_known(key: str) -> bool:

@@ -9,8 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coordinator_free_bootstrap import Graph, canonical_json
+from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import CheckpointCorrupt
+from coordinator_free_bootstrap.manifest import chosen_keys
 from coordinator_free_bootstrap.meaning import changes
 from coordinator_free_bootstrap.ordinary_file import content_of
 from coordinator_free_bootstrap.settings import diff
@@ -118,7 +119,7 @@ def differences_of_graphs(before: Graph, now: Graph) -> list[str]:
 
 def _facts_of(graph: Graph) -> dict[str, object]:
     return {
-        "run": json.loads(canonical_json(graph.manifest)),
+        "run": json.loads(json.dumps(chosen_keys(graph.manifest))),
         "peers": list(graph.ids),
         "edges": [list(edge) for edge in graph.edges],
     }

@@ -13,8 +13,8 @@ from peer.view.state.tail import TIMELINE
 def samples(**slopes):
     """Forty samples of each peer, 100 rounds apart; quantities of steady peers grow by so much a round."""
     base = {"private_mb": 20.0, "anonymous_mb": 190.0, "files": 30.0, "threads": 10.0, "other_bytes": 2000.0}
-    base |= {"round_s": 0.1, "history_bytes": 0.0, "log_bytes": 0.0, "processor_s": 1.0}
-    usual = {"processor_s": 0.005, "history_bytes": 700.0, "log_bytes": 70.0}
+    base |= {"round_s": 0.1, "history_bytes": 0.0, "audit_bytes": 0.0, "log_bytes": 0.0, "processor_s": 1.0}
+    usual = {"processor_s": 0.005, "history_bytes": 700.0, "audit_bytes": 900.0, "log_bytes": 70.0}
     return [
         {"peer": peer, "pid": peer, "number": at, "rounds": 100 * at, "time": 10.0 * at}
         | {k: v + (usual | (slopes if peer in STEADY else {})).get(k, 0.0) * 100 * at for k, v in base.items()}
@@ -36,7 +36,7 @@ def test_a_level_run_has_nothing_that_grows():
         ("anonymous_mb", 0.0005, "anonymous memory, with pages of the parent"),
         ("files", 0.01, "file descriptors"),
         ("threads", 0.01, "threads"),
-        ("other_bytes", 10.0, "disk without history and log"),
+        ("other_bytes", 10.0, "disk without history, audit log and log"),
         ("round_s", 0.0001, "seconds of a round, median"),
     ],
 )

@@ -40,7 +40,11 @@ def test_equal_hellos_are_accepted():
     [
         ({"sender": 4}, RefusalCode.NOT_A_NEIGHBOR, ("peer 4", "[2, 3]")),
         ({"sender": 1}, RefusalCode.NOT_A_NEIGHBOR, ("peer 1",)),
-        ({"wire_version": 2}, RefusalCode.WIRE_VERSION, ("peer 1 has 1", "peer 2 has 2", "version of this program")),
+        (
+            {"wire_version": 2},
+            RefusalCode.WIRE_VERSION,
+            ("peer 1 has 1", "peer 2 has 2", "upgrade peer 1 to the release of peer 2"),
+        ),
         ({"incarnation": 8}, RefusalCode.OLD_INCARNATION, ("expected 9 or higher", "got 8", "Use 10")),
         ({"graph_digest": "graph-b"}, RefusalCode.GRAPH_MISMATCH, ('peer 1 has "graph-a"', 'peer 2 has "graph-b"')),
         (

@@ -4,9 +4,9 @@
 
 Each run is one of `peer.simulate`: the engine, training and budget of running peers, on one CPU thread. Each peer takes the least
 noise with which its whole run costs at most epsilon at delta 1e-5 (`run.privacy.target_epsilon`); "none" is without run.privacy.
-A figure is the mean accuracy of the peers' final predictors on their own test samples, then mean and half of the 95 % interval over
-seeds; a seed draws the shards, the first models and the order of batches of a run without privacy. Tuned: `dfedavg`, and at its end
-each peer trains five epochs alone. Regret: by how much a row is below the best of its column, the mean of the columns.
+A figure is the mean accuracy of the peers' final predictors on their own test samples, then mean and half of the 95 % interval
+over seeds; a seed draws the shards, the first models and the order of batches of a run without privacy. Tuned: `dfedavg`, and at
+its end each peer trains five epochs alone. Regret: by how much a row is below the best of its column, the mean of the columns.
 
 mnist: eight peers on a ring with chords (degree 4), half of them with pictures upside down; 3,000 training and 500 test samples
 each, an MLP 784-32-10, 15 rounds of one epoch, batches of 150.

@@ -21,6 +21,8 @@ MISCONFIGURED = frozenset(  # refusals that no retry cures: the two peers do not
         RefusalCode.WIRE_VERSION,
         RefusalCode.MANIFEST_MISMATCH,
         RefusalCode.GRAPH_MISMATCH,
+        RefusalCode.REVISION_BEHIND,
+        RefusalCode.REMOVED,
         RefusalCode.MEANING_MISMATCH,
         RefusalCode.SCHEMA_MISMATCH,
         RefusalCode.FROZEN_MISMATCH,
@@ -111,6 +113,11 @@ class Contacts:
             neighbor.refusal = event.why if event.why.code in MISCONFIGURED else None
             neighbor.hello_at = now + self._timeouts.suspicion_s
             if event.why.code is RefusalCode.SHUTTING_DOWN:  # it is leaving, and says hello when it is back
+                return
+            if event.why.code is RefusalCode.REVISION_AHEAD:
+                self._state.log_neighbor(
+                    "info", f"no exchange with peer {neighbor.id} yet: {event.why}", neighbor.id, "revision"
+                )
                 return
             message = f"peer {neighbor.id} refused the handshake: {event.why}"
             self._state.log_neighbor("error", message, neighbor.id, "handshake")

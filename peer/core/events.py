@@ -180,6 +180,13 @@ class LeaveRequested:
     """The operator asked this peer to stop."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeRequested:
+    """The operator gave this peer another graph file: it stops between two rounds to take it, in ``from_round`` or later."""
+
+    from_round: int = 0
+
+
 Event = (
     Tick
     | HandshakeDone
@@ -202,4 +209,5 @@ Event = (
     | PullDone
     | CheckpointWritten
     | LeaveRequested
+    | ChangeRequested
 )

@@ -150,6 +150,7 @@ class State:
         self.plan = self.planner.plan(0)  # of the present round
         self.resumed = resume is not None  # an earlier incarnation took part in the run: our disk or a neighbor says so
         self.leaves_as: do.Status | None = None  # once it was asked to stop, or gives up
+        self.changes_from: int | None = None  # the round with which it stops to take another graph file
         self.disk = Disk()
         self.round_seconds: deque[float] = deque(maxlen=constants.rate_window_rounds)  # see `RoundRate`
         self.waited_rounds = 0  # rounds that waited for neighbors, and in how many of them each was missing
@@ -240,6 +241,11 @@ class State:
     def leaving(self) -> bool:
         """Whether this peer was asked to stop, or gives up."""
         return self.leaves_as is not None
+
+    @property
+    def change_is_due(self) -> bool:
+        """Whether this peer, between two rounds, stops to take another graph file."""
+        return self.changes_from is not None and self.round.index >= self.changes_from
 
     @property
     def saving(self) -> bool:

@@ -165,7 +165,7 @@ def told(graph: Graph) -> tuple[str, ...]:
     return graph.continues[:REVISIONS_TOLD]
 
 
-def was_removed(by: int, peer_id: int) -> Refusal:
+def was_removed(by: object, peer_id: int) -> Refusal:
     """Return the refusal of a former peer."""
     return Refusal(
         RefusalCode.REMOVED,

@@ -51,6 +51,11 @@ class Ending:
         """Let this peer leave as soon as it can; the first reason counts."""
         self._state.leaves_as = self._state.leaves_as or status
 
+    def ask_for_change(self, event: ev.ChangeRequested) -> None:
+        """Let this peer stop for another graph file; the last request counts."""
+        self._state.changes_from = event.from_round
+        self._state.changes_as = "removed" if event.removed else "changed"
+
     def change(self) -> None:
         """Leave for another graph file where no round is under way; a round that is, ends first (`RoundCycle.go_on`).
 
@@ -59,7 +64,7 @@ class Ending:
         state = self._state
         finished = state.stage is Stage.LINGERING and state.changes_from is not None
         if finished or (state.stage in (Stage.JOINING, Stage.CATCHING_UP) and state.change_is_due):
-            self.ask("changed")
+            self.ask(state.changes_as)
 
     def exclude(self, now: float) -> None:
         """Leave where no neighbor works with this peer any more, and one says why: it was removed, or its graph file is too old.

@@ -195,7 +195,7 @@ class Engine:
             case ev.LeaveRequested():
                 self.ending.ask("left")
             case ev.ChangeRequested():
-                self.state.changes_from = event.from_round
+                self.ending.ask_for_change(event)
             case _:
                 assert_never(event)
 

@@ -185,6 +185,7 @@ class ChangeRequested:
     """The operator gave this peer another graph file: it stops between two rounds to take it, in ``from_round`` or later."""
 
     from_round: int = 0
+    removed: bool = False  # the file is without this peer, which ends
 
 
 Event = (

@@ -151,6 +151,7 @@ class State:
         self.resumed = resume is not None  # an earlier incarnation took part in the run: our disk or a neighbor says so
         self.leaves_as: do.Status | None = None  # once it was asked to stop, or gives up
         self.changes_from: int | None = None  # the round with which it stops to take another graph file
+        self.changes_as: do.Status = "changed"
         self.disk = Disk()
         self.round_seconds: deque[float] = deque(maxlen=constants.rate_window_rounds)  # see `RoundRate`
         self.waited_rounds = 0  # rounds that waited for neighbors, and in how many of them each was missing

@@ -51,6 +51,9 @@ POINTS = (
     "partial.renamed",
     "partial.end",
     "history.write",
+    "change.taken",  # a new graph file is read and checked; the round goes on
+    "change.stopped",  # the peer has stopped for it
+    "change.began",  # it listens again, and its state belongs to the new file
 )
 
 

@@ -83,6 +83,9 @@ class AsyncioWorld:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[str] | None = None
         self._stop_training = False
+        self._change: ev.ChangeRequested | None = None
+        self.began = False  # it listens, and its state belongs to its graph file
+        self.on_began: Callable[[], None] = lambda: None
         self.progress = TrainingProgress(self.manifest.rounds)
         self.partials = PartialCheckpoints(
             parts.state_dir.trainings,
@@ -115,6 +118,7 @@ class AsyncioWorld:
 
         Raises:
             ConfigError: the address cannot be bound.
+            StorageError: the state directory cannot be written.
         """
         loop = asyncio.get_running_loop()
         self._stopped = loop.create_future()
@@ -134,10 +138,15 @@ class AsyncioWorld:
             port = await server.start()
             close_connections_in_children([port, *self._edges.ports])
             self._edges.open()
+            self.parts.origin.write()
+            self.began = True
+            self.on_began()
             self.record("start", self._start_fields(port))
             if on_listening:
                 on_listening(port)
             self.post(ev.LeaveRequested() if self._stop_training else ev.Tick())
+            if self._change is not None:
+                self.post(self._change)
             return await self._stopped
         finally:
             await self._close(server)
@@ -179,6 +188,12 @@ class AsyncioWorld:
         self._stop_training = True
         if self._stopped is not None:  # else `run`, which has not begun, leaves at its start
             self.post(ev.LeaveRequested())
+
+    def change(self, from_round: int, *, removed: bool) -> None:
+        """Stop between two rounds for another graph file; `run` then returns ``changed``, or ``removed`` of a former peer."""
+        self._change = ev.ChangeRequested(from_round, removed=removed)
+        if self.began:  # else `run` asks for it
+            self.post(self._change)
 
     def _should_stop(self) -> bool:
         failpoints.reach("train.step")

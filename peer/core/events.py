@@ -30,10 +30,14 @@ class HandshakeDone:
 
 @dataclass(frozen=True, slots=True)
 class HandshakeFailed:
-    """A neighbor refused our hello, or did not answer it: then ``why`` is a sentence."""
+    """A neighbor refused our hello, or did not answer it: then ``why`` is a sentence.
+
+    ``round_index``: of a neighbor that refused it, as its own hello says.
+    """
 
     neighbor: int
     why: Refusal | str
+    round_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

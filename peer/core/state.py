@@ -326,8 +326,14 @@ class State:
         return [sentence(n, count, rounds) for n, count in took_part.items() if was_hardly_there(count, rounds)]
 
     def unmet(self) -> list[int]:
-        """Return the neighbors that this peer has not met yet."""
-        return [n for n, neighbor in self.neighbors.items() if neighbor.liveness.state is NeighborState.UNKNOWN]
+        """Return the neighbors that this peer has not met yet, but may meet without an operator who gives them a file."""
+        unknown = [n for n, neighbor in self.neighbors.items() if neighbor.liveness.state is NeighborState.UNKNOWN]
+        return [n for n in unknown if not self.neighbors[n].needs_file or n in self.changing()]
+
+    def changing(self) -> list[int]:
+        """Return the neighbors with an earlier graph file that have not reached the round with which peers change to this one."""
+        from_round, neighbors = self.graph.from_round, self.neighbors.items()
+        return [n for n, neighbor in neighbors if neighbor.needs_file and neighbor.round_index < from_round]
 
     # ---- neighbors ----------------------------------------------------------------------------------------------------------
 

@@ -236,13 +236,14 @@ class PeerHost:
             self.post(ev.HandshakeFailed(neighbor, theirs.reason))
         elif theirs is not None:  # our own sentence has both values in full; theirs is cut
             full = seen_from_here(problem) if problem is not None else theirs
-            self.post(ev.HandshakeFailed(neighbor, full if full.code is theirs.code else theirs))
+            full = full if full.code is theirs.code else theirs
+            self.post(ev.HandshakeFailed(neighbor, full, reply.hello.round_index))
         else:
             if problem is not None:
                 self.refuse(neighbor, problem)
             else:
                 self._note_remarks(mine, reply.hello)
-            failed = problem and ev.HandshakeFailed(neighbor, seen_from_here(problem))
+            failed = problem and ev.HandshakeFailed(neighbor, seen_from_here(problem), reply.hello.round_index)
             self.post(failed or ev.HandshakeDone(reply.hello, answered=True))
 
     def _problem_of(self, mine: Hello, theirs: Hello, last_incarnation: int) -> Refusal | None:

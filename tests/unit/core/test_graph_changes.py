@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
@@ -116,16 +118,31 @@ def test_one_neighbor_alone_excludes_nobody_while_another_is_live():
     assert of(effects, do.Stop) == [do.Stop("removed")]
 
 
-def test_a_neighbor_without_the_new_file_is_no_reason_to_end():
-    driven = Driven(start={"wait_for": "all", "deadline_s": 20.0})
-    for n in (1, 2):
-        effects = driven.step(ev.HandshakeFailed(n, AHEAD))
-        assert [line.level for line in of(effects, do.Log)] == ["info"]
-    driven.step(ev.HelloRefused(1, AHEAD))
-    driven.step(ev.Tick(), after=19.0)
+def test_a_neighbor_without_the_new_file_is_neither_waited_for_nor_a_reason_to_end():
+    driven = Driven()
+    driven.hello(1)
+    effects = driven.step(ev.HandshakeFailed(2, AHEAD, round_index=3))
+    assert [line.level for line in of(effects, do.Log) if line.kind == "revision"] == ["info"]
+    driven.step(ev.HelloRefused(2, AHEAD))
+    assert driven.engine.stage is Stage.ASSIGNING, "its operator may take hours"
+    driven.hello(2)
+    assert not driven.engine.state.neighbors[2].needs_file
+
+
+def test_a_neighbor_that_changes_with_the_same_round_is_waited_for_until_it_is_past_it():
+    driven = Driven(start={"wait_for": "all", "deadline_s": 600.0})
+    state = driven.engine.state
+    state.graph = replace(state.graph, from_round=4)
+    state.resumed = True
+    driven.step(ev.HandshakeFailed(2, AHEAD, round_index=3))
+    driven.hello(1)
+    driven.heartbeat(1, 0)
+    for _ in range(99):
+        driven.heartbeat(1, 0)
+        driven.step(ev.Tick(), after=1.0)
     assert driven.engine.stage is Stage.JOINING
-    driven.step(ev.Tick(), after=2.0)
-    assert driven.engine.stage is Stage.ASSIGNING, "as with a neighbor that is off"
+    driven.step(ev.HandshakeFailed(2, AHEAD, round_index=4))
+    assert driven.engine.stage is Stage.ASSIGNING, "it did not get the file"
 
 
 def test_a_peer_whose_hello_meets_a_later_file_is_behind():

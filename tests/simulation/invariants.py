@@ -134,6 +134,7 @@ class Checker:
         self.began: dict[int, float] = {}  # when each peer first began a round
         self.ends: dict[int, str] = {}  # how the last process of each peer ended
         self.logged: list[tuple[str, str]] = []  # level and text
+        self.changed_in: dict[int, list[int]] = defaultdict(list)  # the rounds of each peer
         self.files: dict[tuple[int, ...], Graph] = {}  # of the sender, by key of what it sent
         self.selections = Selections(self) if world.manifest.algorithm == "fedspd" else None
 
@@ -252,12 +253,7 @@ class Checker:
         if isinstance(event, ev.Tick):
             self._nobody_waits_for_the_dead(process)
         for effect in effects:
-            if isinstance(effect, do.Stop):
-                self._changes(process, effect.status)
-            if isinstance(effect, do.Work):
-                shadow.working = effect.kind not in ("adopt", "final")
-            if isinstance(effect, do.Record) and effect.kind == "round":
-                shadow.working = False
+            self._note_change(process, shadow, effect)
             if isinstance(effect, do.SendControl) and isinstance(said := effect.message, Pass):
                 self.told[said.sender, said.round_index, said.step].add(said.numbers)
             if isinstance(effect, do.Pull):
@@ -527,12 +523,20 @@ class Checker:
         if own != other:
             self.mark("folded over two revisions")
 
-    def _changes(self, process: Process, status: str) -> None:
-        """A peer stops."""
+    def _note_change(self, process: Process, shadow: Shadow, effect: do.Effect) -> None:
+        match effect:
+            case do.Stop(status):
+                self._stops(process, status)
+            case do.Work(kind):
+                shadow.working = kind not in ("adopt", "final")
+            case do.Record("round"):
+                shadow.working = False
+
+    def _stops(self, process: Process, status: str) -> None:
         engine, machine = process.engine, process.machine
         former = process.peer_id not in self.world.graph
         if status == "changed":
-            due, t, safe = engine.state.changes_from, engine.round_index, machine.disk.durable_round
+            due, t, safe = machine.asked_from, engine.round_index, machine.disk.durable_round
             early = t < due and t < engine.state.manifest.rounds
             self.require(not early, "I18", f"{process.peer_id} changes in round {t}, not before {due} is right")
             began = self.shadows[process].working
@@ -542,6 +546,8 @@ class Checker:
             self.require(not former, "I18", f"{process.peer_id} was removed, and ends as one that is behind")
         if status == "removed":
             self.require(former, "I18", f"{process.peer_id} ends as removed, and is in the last file")
+        if status == "changed":
+            self.changed_in[process.peer_id].append(engine.round_index)
         if status in ("changed", "behind", "removed"):
             self.mark(f"ended {status}")
 
@@ -730,7 +736,7 @@ class Checker:
     def at_the_end(self) -> None:
         """The core has finished."""
         for i in self.world.core:
-            done = i in self.final or self.world.machines[i].too_late
+            done = i in self.final or self.world.machines[i].too_late or i not in self.world.graph
             self.require(done, "L1", f"peer {i} did not complete")
 
 

@@ -99,4 +99,5 @@ def give(machine: Machine, graph: Graph) -> None:
         machine.start()
     elif not process.paused and process.engine.stage is not Stage.STOPPED:
         machine.world.checker.mark(f"changes while {process.engine.stage}")
+        machine.asked_from = graph.from_round
         process.host.post(ev.ChangeRequested(graph.from_round, removed=machine.peer_id not in graph))

@@ -42,6 +42,7 @@ class Machine:
         self.rng = world.random(f"machine {peer_id}")
         self.disk = Disk(peer_id, world.random(f"disk {peer_id}"))
         self.graph = world.graph  # its graph file
+        self.asked_from = 0  # the round with which its process changes, as the file says that it was told of last
         m = world.manifest
         mixed = m.algorithm in ("fedspd", "fedsoft")
         parts = m.algorithm == "fedrep" or bool(m.private_parameters)

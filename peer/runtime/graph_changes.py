@@ -1,5 +1,7 @@
 """The graph file of a running peer: on SIGHUP, or when it changes, the peer takes the new one between two rounds.
 
+On SIGHUP it also takes a new key of its own.
+
 A change is a restart without the end of the process: the present round is closed and saved, neighbors hear that this peer is
 away for a moment, and the peer is built again from its checkpoint under the new file. A file that cannot be used leaves the
 peer as it is, with a line in the log.
@@ -15,7 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, load_graph
-from coordinator_free_bootstrap.errors import PeerError
+from coordinator_free_bootstrap.errors import PeerError, RemovedError
 from coordinator_free_bootstrap.rates import check_limits
 from coordinator_free_bootstrap.revision import changes, require_next
 from peer import failpoints
@@ -126,16 +128,25 @@ class Revisions:
             PeerError: it cannot start with the present file.
         """
         self._taking, self._next = self._next, None
+        self._require_member(self._taking or self._file.graph)
         if self._taking is not None:
             try:
                 self._world = opened(self._peer_id, self._taking, self._settings)
-            except PeerError as error:
+            except Exception as error:  # whatever it is: under the present file the peer worked
+                self._taking = None
                 self._refuse(error)
             else:
                 self._world.on_began = self._began
                 return self._world
         self._world = opened(self._peer_id, self._file.graph, self._settings)
         return self._world
+
+    def _require_member(self, graph: Graph) -> None:
+        """Raise RemovedError for a former peer."""
+        if any(each.id == self._peer_id for each in graph.removed):
+            raise RemovedError(
+                f"peer {self._peer_id} was removed from the federation, says graph file {self._file.path}"
+            )
 
     async def ready(self) -> AsyncioWorld:
         """Return the peer, ready to run; see `open`."""
@@ -149,9 +160,10 @@ class Revisions:
         """
         try:
             status = await run_to_end(world)
-        except PeerError as error:
+        except Exception as error:
             if self._taking is None or world.began:
                 raise
+            self._taking = None
             self._refuse(error)
             status = "changed"
         self._stopped_at = time.monotonic()
@@ -170,25 +182,21 @@ class Revisions:
         present = self._next or self._taking or self._file.graph
         try:
             graph = await self._file.read()
-            if graph == present:
+            if graph == present and not self._has_new_key(graph):
                 log.info("graph file %s: nothing has changed", self._file.path)
                 return
             require_next(self._file.graph, graph)
-            if self._peer_id in graph:
+            removed = self._peer_id in {each.id for each in graph.removed}
+            if not removed:
                 self._check(graph)
-        except PeerError as error:
+        except Exception as error:  # a file must not end the peer
             self._refuse(error)
             return
         for sentence in changes(self._file.graph, graph):
             log.info("new graph file: %s", sentence)
         failpoints.reach("change.taken")
-        removed = self._peer_id not in graph
         if removed:
-            log.error(
-                "peer %d was removed from the federation, says %s: it ends with this round",
-                self._peer_id,
-                self._file.path,
-            )
+            log.error("peer %d was removed from the federation, says graph file %s", self._peer_id, self._file.path)
         self._next = graph
         if self._world is not None:
             self._world.change(graph.from_round, removed=removed)
@@ -205,9 +213,16 @@ class Revisions:
         warn_without_effect(graph.manifest, [], log.warning)
         transport_security(self._peer_id, graph, settings)
 
-    def _refuse(self, error: PeerError) -> None:
-        self._taking = None
-        log.error("graph file %s was not taken, and this peer goes on with the one before: %s", self._file.path, error)
+    def _has_new_key(self, graph: Graph) -> bool:
+        """Return whether the files of the peer's own key are other ones than those that it uses."""
+        used = self._world and self._world.fingerprint
+        tls = transport_security(self._peer_id, graph, self._settings) if used else None
+        return tls is not None and tls.fingerprint != used
+
+    def _refuse(self, error: Exception) -> None:
+        trace = None if isinstance(error, PeerError) else error  # else it is a bug of this program
+        text = "graph file %s was not taken, and this peer goes on with the one before: %s"
+        log.error(text, self._file.path, error, exc_info=trace)
 
     def _began(self) -> None:
         """The peer listens, and its state belongs to the new file."""

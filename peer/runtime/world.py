@@ -74,6 +74,7 @@ class AsyncioWorld:
         self.observers: list[Callable[[str, dict[str, Any]], None]] = []
         self._tls = tls
         self.ends = tls.ends if tls else {}  # of the certificates
+        self.fingerprint = tls.fingerprint if tls else ""  # of the own key
         settings = parts.settings
         self._pacing = Pacing.of(self.host.state.graph, self.peer_id, settings.upload_limit, settings.download_limit)
         self._edges = Edges(self.peer_id, self.host.state.graph, tls, settings.proxy, self._pacing)

@@ -105,6 +105,11 @@ class MutualTls:
             [(self._pair.private_key, self._pair.chain)], roots, require_client_auth=True
         )
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the own key."""
+        return self._pair.certificate.fingerprint
+
     def channel(self, neighbor: int) -> SecureChannel:
         """Return the credentials of a channel to a neighbor, which trust that neighbor's certificate alone."""
         roots = b"".join(self._roots[neighbor]) or self._authorities

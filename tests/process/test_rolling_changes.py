@@ -17,8 +17,12 @@ from typing import Any
 
 import pytest
 from test_revisions import Federation
+from tools.beds import final_models, same_models
 from tools.running import PATIENCE_S, running_peer, until
-from tools.warm_parent import Forked
+from tools.warm_parent import Forked, executed
+
+from peer.lab.simulated import simulate
+from peer.store.history import read_history
 
 pytestmark = pytest.mark.process
 ENDLESS = 100_000
@@ -106,6 +110,33 @@ def test_peers_change_one_after_the_other_and_exchange_meanwhile(tmp_path: Path)
             assert len({line["incarnation"] for line in federation.lines(i, "round")}) == 3
 
 
+def test_a_change_with_a_fixed_round_gives_the_bits_of_one_process(tmp_path: Path) -> None:
+    change_in, rounds = 150, 170
+    with Rolling(tmp_path, 4, rounds=rounds, learning_rate=0.05) as federation:
+        first = federation.graph
+        federation.start(range(4), "--watch-graph")
+        federation.next(
+            *("--remove-edge", "0-1", "--add-edge", "0-2", "--add-edge", "1-3", "--set", "run.local_epochs=1"),
+            *("--from-round", change_in),
+        )
+        for i in range(4):
+            assert federation.peers[i].wait(PATIENCE_S) == 0, federation.log(i)
+            assert [line["resumed_from"] for line in federation.lines(i, "start")] == [None, change_in], federation.log(
+                i
+            )
+        simulate(first, tmp_path / "simulated", revisions=[federation.graph])
+        same_models(final_models(tmp_path, first), final_models(tmp_path / "simulated", first))
+        for i in range(4):
+            (values, simulated) = (
+                [line["metric_value"] for line in lines if line["kind"] == "round"]
+                for lines in map(
+                    read_history,
+                    (place / f"peer-{i}" / "history.jsonl" for place in (tmp_path, tmp_path / "simulated")),
+                )
+            )
+            assert values == simulated and len(values) == rounds
+
+
 def test_a_watched_file_is_taken_without_a_signal(tmp_path: Path) -> None:
     with Rolling(tmp_path, 2) as federation:
         federation.start(range(2), "--watch-graph")
@@ -139,7 +170,7 @@ def test_a_removed_peer_ends_by_its_neighbors_or_by_the_file_and_a_new_one_pulls
         assert federation.peers[1].wait(PATIENCE_S) == 52, federation.log(1)
         assert "peer 1 was removed from the federation, says" in federation.log(1)
         federation.start([3])  # with a file without it
-        assert federation.peers[3].wait(PATIENCE_S) == 11, federation.log(3)
+        assert federation.peers[3].wait(PATIENCE_S) == 52, federation.log(3)
 
 
 def test_a_peer_two_revisions_behind_ends_with_both_digests_and_what_to_do(tmp_path: Path) -> None:
@@ -254,6 +285,40 @@ def test_a_kill_in_the_middle_of_a_change_loses_no_round(tmp_path: Path, failpoi
         federation.said(0, CHANGED), federation.said(2, CHANGED)
         federation.goes_on(0, 1, 2)
         federation.finish(0, 1, 2, but=(0, 1))
+
+
+def test_a_key_is_replaced_and_a_peer_removed_over_tls(tmp_path: Path) -> None:
+    keys = tmp_path / "certs"
+    with Rolling(tmp_path, 3) as federation:
+        pem = []
+        for i in range(3):
+            assert executed("keygen", "--id", i, "--out", keys).returncode == 0
+            pem.append(keys / f"peer-{i}.pem")
+        assert executed("graph", "pin", tmp_path / "graph.json", *pem).returncode == 0
+        federation.start(range(3), security=f"--certs {keys}")
+        federation.goes_on(0, 1, 2)
+        assert executed("keygen", "--id", 1, "--out", tmp_path / "new").returncode == 0
+        rotated = executed("graph", "pin", "--rotate", tmp_path / "graph.json", tmp_path / "new" / "peer-1.pem")
+        assert rotated.returncode == 0, rotated.stderr
+        federation.hang_up(0, 1, 2)
+        for i in range(3):
+            federation.said(i, "new graph file: peer 1: 1 new pin, 0 removed")
+            federation.said(i, CHANGED)
+        federation.goes_on(0, 1, 2)
+        for name in ("peer-1.pem", "peer-1.key"):
+            (tmp_path / "new" / name).replace(keys / name)
+        federation.hang_up(1)
+        federation.said(1, CHANGED, times=2)
+        federation.goes_on(0, 1, 2)
+        assert executed("graph", "pin", tmp_path / "graph.json", keys / "peer-1.pem").returncode == 0
+        federation.hang_up(0, 1, 2)
+        federation.said(0, "new graph file: peer 1: 0 new pins, 1 removed")
+        federation.goes_on(0, 1, 2)
+        federation.next("--remove-peer", 2)
+        federation.hang_up(0, 1)
+        assert federation.peers[2].wait(PATIENCE_S) == 52, federation.log(2)
+        assert "removed: peer 2 was removed from the federation, says the graph file of peer" in federation.log(2)
+        federation.finish(0, 1)
 
 
 def test_sigterm_in_the_middle_of_a_change_ends_the_peer_in_peace(tmp_path: Path) -> None:

@@ -505,7 +505,7 @@ def the_round_of_a_change_is_ignored(original, ending, event):
 
 @plant(Ending, "change")
 def a_change_cuts_the_round_short(original, ending):
-    if ending._state.changes_from is not None:
+    if ending._state.change_is_due:
         ending.ask(ending._state.changes_as)
 
 

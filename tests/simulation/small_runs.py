@@ -140,11 +140,11 @@ def rounds_alone(world: World, peer_id: int) -> int:
 CHANGED = ("plain", "relay", "batch", "dfedavg", "metropolis", "participation", "dynamic edges", "dfedavg, partners")
 
 
-def with_a_change(seed: int, *, kill: bool = False) -> World:
+def with_a_change(seed: int, *, kill: bool = False, train_s: tuple[float, float] = (0.2, 0.5)) -> World:
     """Give each peer the next graph file at its own time, with a round for the change; ``kill``: one dies as it changes."""
     run = manifest(**RUNS[CHANGED[seed % 8]], clusters=2, seed=seed, rounds=7)
     graph = make_graph("erdos-renyi", 6, seed=seed, manifest=run, p=0.6)
-    world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.2, 0.5)))
+    world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=train_s))
     rng, absent = world.random("change"), [(a, b) for a in range(6) for b in range(a) if (b, a) not in graph.edges]
     now = with_changes(
         graph,

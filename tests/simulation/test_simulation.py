@@ -130,6 +130,11 @@ def test_a_change_with_a_fixed_round_gives_the_bits_of_the_reference(seed, kill)
     assert_equals_reference(with_a_change(seed, kill=kill))
 
 
+@pytest.mark.parametrize("seed", (11, 13))
+def test_peers_that_change_at_different_times_wait_for_those_of_the_same_round(seed):
+    assert_equals_reference(with_a_change(seed, train_s=(0.5, 9.0)))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_former_peer_ends_as_one_when_its_last_neighbor_has_the_file(seed):
     assert former_peer(seed).now > EPOCH_S + 8.0

@@ -21,6 +21,12 @@ from coordinator_free_bootstrap.strict_json import shown
 
 _DIFFERENCES_SHOWN = 8
 REVISIONS_TOLD = 16  # a peer that is further behind is refused as one of another run
+# Models of before and after mean something else, or have another form, where one of these differs.
+INCOMPARABLE = (
+    *("federation", "algorithm", "options", "clusters", "task", "task_options", "model", "model_options"),
+    *("private_parameters", "encoding", "seed", "data_seed", "start_from", "optimizer", "optimizer_state"),
+    "privacy",  # what was trained before tells of samples without the noise that is promised afterwards
+)
 BOTH_ENDS = ("pace", "participation", "dynamic_edges")  # keys by which one end of an edge knows what the other does
 _IN_RECORDS = ("_version", "_digest")  # ends of the names of fields that records keep
 
@@ -155,9 +161,14 @@ def check_hello(
 
 
 def disagreements(mine: str, theirs: str) -> list[str]:
-    """Return the keys that two manifests, as canonical JSON, must have in common where they are one revision apart."""
-    keys = {each.key.split(".")[1] for each in diff(mine, theirs)}
-    return [f"run.{key}" for key in BOTH_ENDS if key in keys]
+    """Return the keys that two manifests must have in common where they are one revision apart, and have not.
+
+    Args:
+        mine: canonical JSON of this peer's manifest.
+        theirs: the text that a neighbor sent as its manifest; one that is no manifest differs in ``run``.
+    """
+    keys = {each.key.partition(".")[2].partition(".")[0] for each in diff(mine, theirs)}
+    return [f"run.{key}" for key in (*BOTH_ENDS, *INCOMPARABLE) if key in keys] + ["run"] * ("" in keys)
 
 
 def told(graph: Graph) -> tuple[str, ...]:

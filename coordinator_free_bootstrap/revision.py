@@ -11,17 +11,11 @@ from dataclasses import fields, replace
 
 from coordinator_free_bootstrap.errors import ConfigProblem, GraphError, Option, UsageError
 from coordinator_free_bootstrap.graph import REMOVED_MAX, REVISIONS_MAX, Graph, Node, Removed
-from coordinator_free_bootstrap.handshake import disagreements
+from coordinator_free_bootstrap.handshake import INCOMPARABLE, disagreements
 from coordinator_free_bootstrap.manifest import Manifest, canonical_json
 from coordinator_free_bootstrap.settings import diff
 from coordinator_free_bootstrap.validation import counted
 
-# Models of before and after mean something else, or have another form, where one of these differs.
-INCOMPARABLE = (
-    *("federation", "algorithm", "options", "clusters", "task", "task_options", "model", "model_options"),
-    *("private_parameters", "encoding", "seed", "data_seed", "start_from", "optimizer", "optimizer_state"),
-    "privacy",  # what was trained before tells of samples without the noise that is promised afterwards
-)
 TAKEN = "by SIGHUP, peer run --watch-graph, or a restart"  # how a peer takes a file
 DEALT = ("split", "split_options")  # of built-in data sets, which also deal by the number of peers
 

@@ -23,7 +23,7 @@ async def run_in_windows(
     schedule: Schedule,
     signals: Signals | None = None,
     metrics: MetricsPage | None = None,
-    run: Callable[[AsyncioWorld], Awaitable[str]] = run_to_end,
+    run: Callable[[AsyncioWorld], Awaitable[str]] | None = None,
 ) -> str:
     """Run one peer to its end and return how it ended; each window resumes from the last one.
 
@@ -32,7 +32,7 @@ async def run_in_windows(
         schedule: when the peer may work.
         signals: those that make the peer leave; after one, no further window is waited for.
         metrics: shows when the peer waits for a window.
-        run: runs a peer that is ready; after ``changed`` it is made ready again.
+        run: runs a peer that is ready, by default `run_to_end`; after ``changed`` it is made ready again.
 
     Raises:
         PeerError: as `peer.runtime.process.opened` and `run_to_end`.
@@ -40,7 +40,7 @@ async def run_in_windows(
     signals = signals or Signals()
     status, again = "left", True
     while again and await _until_open(schedule, signals, metrics):
-        status, again = await _one_window(await ready(), schedule, signals, run)
+        status, again = await _one_window(await ready(), schedule, signals, run or run_to_end)
     return status
 
 

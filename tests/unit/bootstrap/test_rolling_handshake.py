@@ -100,6 +100,14 @@ def test_keys_of_both_ends_of_an_edge_must_be_equal_at_both(run, key):
     assert any(f"since run.{key} must be equal" in said for said in changes(FIRST, now))
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"a": 1}', '{"algorithm": "local"}'])
+def test_a_manifest_that_is_none_and_one_of_another_run_are_refused_whatever_their_chain_claims(text):
+    theirs = replace(hello(2, SECOND), manifest=text)
+    refusal = check_hello(hello(0, FIRST), theirs, neighbors=(2,))
+    assert refusal is not None and refusal.code is RefusalCode.REVISION_AHEAD
+    assert "must be equal at both ends" in refusal.reason
+
+
 def test_algorithms_of_the_whole_graph_wait_for_the_same_graph():
     assert verdict((0, SECOND), (2, FIRST), one_graph=True) is RefusalCode.REVISION_BEHIND
     other_run = changed(FIRST, run={"learning_rate": 0.5})

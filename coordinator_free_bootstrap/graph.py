@@ -114,6 +114,8 @@ class Graph:
         continues: `run_digest` of the graph files before this one, the last first: their models and rounds stay (`revision`).
         from_round: a running peer that takes this file changes at the beginning of this round, or of a later one.
         removed: the peers that have left for good, the last ones last.
+        owners: certificates, base64 of DER, of those who may sign the next file beside the present owner.
+        signature: of the owner, base64; see `peer.identity.signing`.
 
     Raises:
         GraphError: the graph breaks a rule; one line per problem, without a file name.
@@ -128,6 +130,8 @@ class Graph:
     continues: tuple[str, ...] = ()
     from_round: int = 0
     removed: tuple[Removed, ...] = ()
+    owners: tuple[str, ...] = ()
+    signature: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(sorted(self.nodes, key=lambda node: node.id)))
@@ -160,6 +164,14 @@ class Graph:
             problems.append(f"from_round: expected a round of the run, 0 to {rounds - 1}, got {shown(self.from_round)}")
         if len(self.removed) > REMOVED_MAX:
             problems.append(f"removed: expected at most {REMOVED_MAX} peers, got {len(self.removed)}")
+        if len(self.owners) > PINS_MAX:
+            problems.append(f"owners: expected at most {PINS_MAX}, got {len(self.owners)}")
+        problems += [
+            f"{name}: expected base64 of up to {CERTIFICATE_CHARS_MAX} characters, as peer graph sign writes, got {shown(text)}"
+            for name, texts in (("owners", self.owners), ("signature", (self.signature,) if self.signature else ()))
+            for text in texts
+            if not (len(text) <= CERTIFICATE_CHARS_MAX and len(text) % 4 == 0 and _CERTIFICATE.fullmatch(text))
+        ]
         present = {node.id for node in self.nodes}
         for peer_id, count in Counter(each.id for each in self.removed).items():
             if peer_id in present or count > 1:

@@ -86,6 +86,8 @@ class _Attributes(_Strict):
     continues: list[str] = []
     from_round: int = 0
     removed: list[_RemovedRow] = []
+    owners: list[str] = []
+    signature: str = ""
 
 
 class _File(_Strict):
@@ -103,11 +105,19 @@ def load_graph(path: str | Path) -> Graph:
         GraphError: the file cannot be read, is too large, or its graph is invalid.
         ConfigError: its manifest is invalid.
     """
+    return parse_graph(graph_content(path), str(path))
+
+
+def graph_content(path: str | Path) -> bytes:
+    """Return the bytes of a graph file.
+
+    Raises:
+        GraphError: the file cannot be read or is too large.
+    """
     try:
-        content = content_of(path, FILE_BYTES_MAX)
+        return content_of(path, FILE_BYTES_MAX)
     except OSError as error:
         raise GraphError(unreadable(str(path), error, "Make a graph file with `peer graph make`.")) from error
-    return parse_graph(content, str(path))
 
 
 def parse_graph(content: bytes | str, source: str = "graph") -> Graph:
@@ -138,8 +148,9 @@ def parse_graph(content: bytes | str, source: str = "graph") -> Graph:
     via = tuple((row.source, row.target, row.via) for row in file.edges if row.via is not None)
     removed = tuple(Removed(row.id, tuple(row.pins), tuple(row.certificates)) for row in file.graph.removed)
     revision = tuple(file.graph.continues), file.graph.from_round, removed
+    ownership = tuple(file.graph.owners), file.graph.signature
     try:
-        return Graph(nodes, edges, manifest, file.graph.name, observers, via, *revision)
+        return Graph(nodes, edges, manifest, file.graph.name, observers, via, *revision, *ownership)
     except GraphError as error:
         raise GraphError(joined(source, str(error).splitlines())) from error
 
@@ -164,6 +175,10 @@ def dump_graph(graph: Graph) -> str:
         data["graph"]["from_round"] = graph.from_round
     if graph.removed:
         data["graph"]["removed"] = [{"id": each.id, **credentials_of(each)} for each in graph.removed]
+    if graph.owners:
+        data["graph"]["owners"] = list(graph.owners)
+    if graph.signature:
+        data["graph"]["signature"] = graph.signature
     via = {(a, b): {"via": relay} for a, b, relay in graph.via}
     rows: dict[str, list[dict[str, Any]]] = {
         "nodes": [{**facts_of(node), "id": node.id} for node in graph.nodes],

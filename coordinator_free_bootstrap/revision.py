@@ -125,6 +125,7 @@ def with_changes(
         manifest=manifest or graph.manifest,
         from_round=from_round,
         removed=tuple(removed.values())[-REMOVED_MAX:],
+        signature="",
     )
 
 
@@ -150,6 +151,8 @@ def changes(before: Graph, now: Graph) -> Iterator[str]:
                 yield f"peer {peer_id}: {_changed(each.name, old, other)}"
     if before.observers != now.observers:
         yield "observers differ"
+    if before.owners != now.owners:
+        yield "owners differ: who may sign the next file"
     yield from _to_do(before, now, moved)
 
 

@@ -31,6 +31,12 @@ def run(
     watch_graph: Annotated[
         bool, typer.Option("--watch-graph", help="Take a new graph file as soon as it is there; without, on SIGHUP.")
     ] = False,
+    owner: Annotated[
+        Path | None,
+        typer.Option(
+            help="Certificate of the owner, who must have signed the graph file (peer graph sign).", readable=False
+        ),
+    ] = None,
     options_file: Annotated[
         Path | None,
         typer.Option(
@@ -56,11 +62,11 @@ def run(
     exit_on_signals()
     in_file = {} if options_file is None else options_in(options_file)
     with written_in(options_file, in_file.keys() - options.keys()):
-        code = _run(peer_id, neighbors, {**in_file, **options}, watch=watch_graph)
+        code = _run(peer_id, neighbors, {**in_file, **options}, watch=watch_graph, owner=owner)
     raise typer.Exit(code)
 
 
-def _run(peer_id: int, neighbors: Path, given: Mapping[str, object], *, watch: bool) -> int:
+def _run(peer_id: int, neighbors: Path, given: Mapping[str, object], *, watch: bool, owner: Path | None) -> int:
     """Run one peer with the options that the user gave; return the exit code."""
     from peer.observe.logs import setup_logging
     from peer.runtime.ending import is_completed, wait_for_signal
@@ -82,7 +88,7 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object], *, watch: b
         settings = LocalSettings(options, metrics, check_task=True, traceback=traceback_wanted())
         if settings.proxy:
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
-        file = GraphFile(neighbors, watch=watch)
+        file = GraphFile(neighbors, watch=watch, owner=owner)
         warn_without_effect(file.graph.manifest, [], logging.getLogger("peer").warning)
         with part("LiveExport")(settings.state_dir, options["export"]) as live:
             code = run_peer_with_file(peer_id, file, settings, schedule_of(options))

@@ -16,12 +16,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from coordinator_free_bootstrap import Graph, load_graph
+from coordinator_free_bootstrap import Graph, parse_graph
 from coordinator_free_bootstrap.errors import PeerError, RemovedError
+from coordinator_free_bootstrap.graph_file import graph_content
 from coordinator_free_bootstrap.rates import check_limits
 from coordinator_free_bootstrap.revision import changes, require_next
 from peer import failpoints
 from peer.algorithms.registry import algorithm_for
+from peer.identity.certificates import Certificate
+from peer.identity.files import read_file
+from peer.identity.signing import require_signature
 from peer.runtime.assembly import LocalSettings
 from peer.runtime.process import logged, opened, run_to_end, transport_security
 from peer.runtime.results import exit_code_of
@@ -42,24 +46,37 @@ class GraphFile:
     Args:
         path: of the file.
         watch: take a new file as soon as it is there, not on SIGHUP only.
+        owner: certificate of the owner, who must sign the file, or let one sign that the file before names; None: nobody need.
 
     Attributes:
         graph: of the last file that was read and taken.
 
     Raises:
         GraphError, ConfigError: as `load_graph`.
+        IdentityError: it is not signed as it should be, or the owner's certificate cannot be read.
     """
 
-    def __init__(self, path: Path, *, watch: bool = False) -> None:
+    def __init__(self, path: Path, *, watch: bool = False, owner: Path | None = None) -> None:
         self.path = path.absolute()  # the task may change the working directory
         self.watch = watch
+        self._owners = (
+            [] if owner is None else [Certificate.from_pem(read_file(owner, "owner's certificate"), str(owner))]
+        )
         self._read = self._signature()
-        self.graph = load_graph(path)
+        self.graph = self._load(())
 
     async def read(self) -> Graph:
         """Return the graph of the present file."""
         self._read = self._signature()
-        return await asyncio.to_thread(load_graph, self.path)
+        return await asyncio.to_thread(self._load, self.graph.owners)
+
+    def _load(self, named: tuple[str, ...]) -> Graph:
+        content = graph_content(self.path)
+        graph = parse_graph(content, str(self.path))
+        if self._owners:
+            others = [Certificate.from_text(text, f"{self.path}: owners") for text in named]
+            require_signature(content, [*self._owners, *others], str(self.path))
+        return graph
 
     @property
     def is_new(self) -> bool:

@@ -321,6 +321,25 @@ def test_a_key_is_replaced_and_a_peer_removed_over_tls(tmp_path: Path) -> None:
         federation.finish(0, 1)
 
 
+def test_a_peer_with_an_owner_takes_signed_files_only(tmp_path: Path) -> None:
+    with Rolling(tmp_path, 2) as federation:
+        assert executed("keygen", "--observer", "owner", "--out", tmp_path).returncode == 0
+        signing = ("graph", "sign", tmp_path / "graph.json", "--key", tmp_path / "owner.key")
+        federation.start([0], "--owner", tmp_path / "owner.pem")
+        assert federation.peers[0].wait(PATIENCE_S) == 20, federation.log(0)
+        assert executed(*signing).returncode == 0
+        federation.start(range(2), "--owner", tmp_path / "owner.pem")
+        federation.goes_on(0, 1)
+        federation.next("--set", "run.learning_rate=0.02")
+        federation.hang_up(0, 1)
+        for i in range(2):
+            federation.said(i, "signature: expected the signature of an owner")
+        assert executed(*signing).returncode == 0
+        federation.hang_up(0, 1)
+        federation.said(0, CHANGED), federation.said(1, CHANGED)
+        federation.goes_on(0, 1)
+
+
 def test_sigterm_in_the_middle_of_a_change_ends_the_peer_in_peace(tmp_path: Path) -> None:
     with Rolling(tmp_path, 2) as federation:
         federation.start([0])

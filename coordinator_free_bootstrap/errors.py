@@ -11,6 +11,8 @@
     |   +-- CheckpointCorrupt     exit 31    a checkpoint that is not usable
     +-- DivergedError             exit 50    training made a model that is not finite
     +-- NeighborUnavailable       exit 40    a neighbor does not answer
+    +-- RemovedError              exit 52    the peer was removed from the federation
+    +-- BehindError               exit 53    the peer's graph file is too old for all its neighbors
     +-- RunFailed                 exit 1     a peer of a run on this machine failed
     +-- LocalProtocolError        exit 70    a bug in this program: an invariant is broken
     +-- RemoteProtocolError       (no exit)  a neighbor broke the protocol; carries a refusal code, the peer continues
@@ -40,6 +42,9 @@ class RefusalCode(StrEnum):
     WIRE_VERSION = "wire_version"
     MANIFEST_MISMATCH = "manifest_mismatch"
     GRAPH_MISMATCH = "graph_mismatch"
+    REVISION_BEHIND = "revision_behind"
+    REVISION_AHEAD = "revision_ahead"
+    REMOVED = "removed"
     MEANING_MISMATCH = "meaning_mismatch"
     SCHEMA_MISMATCH = "schema_mismatch"
     FROZEN_MISMATCH = "frozen_mismatch"
@@ -123,6 +128,21 @@ _EXPLAINED = {  # cause, the messages that get it as an answer, remedy; `docs/ge
     ),
     RefusalCode.MANIFEST_MISMATCH: ("the manifests differ", "a hello", _SAME_GRAPH + " The reason names the keys."),
     RefusalCode.GRAPH_MISMATCH: ("the graph files differ", "a hello", _SAME_GRAPH),
+    RefusalCode.REVISION_BEHIND: (
+        "the sender's graph file is of an earlier revision, with which the receiver cannot exchange",
+        "a hello",
+        "Give the sender the later file: SIGHUP, or a restart.",
+    ),
+    RefusalCode.REVISION_AHEAD: (
+        "the sender's graph file is of a later revision, with which the receiver cannot exchange",
+        "a hello",
+        "Give the receiver the later file: SIGHUP, or a restart.",
+    ),
+    RefusalCode.REMOVED: (
+        "the sender was removed from the federation",
+        "any",
+        "Stop the sender; its neighbors have a graph file without it.",
+    ),
     RefusalCode.MEANING_MISMATCH: (
         "what gives the numbers their meaning differs",
         "a hello",
@@ -403,6 +423,18 @@ class AloneError(PeerError):
     """A peer trained without any neighbor in most rounds, folded no model, or waited too long for neighbors."""
 
     exit_code = 51
+
+
+class RemovedError(PeerError):
+    """This peer was removed from the federation: the new graph file, or its neighbors, say so."""
+
+    exit_code = 52
+
+
+class BehindError(PeerError):
+    """The graph file of this peer is too old: its neighbors have later revisions, and none works with it any more."""
+
+    exit_code = 53
 
 
 class RunFailed(PeerError):

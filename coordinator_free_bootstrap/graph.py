@@ -28,6 +28,8 @@ CERTIFICATE_CHARS_MAX = (
     8192  # base64; a certificate of `peer keygen` has about 700, one of a CA with RSA-4096 keys 3,000
 )
 OBSERVERS_MAX = 256
+REVISIONS_MAX = 1000  # a device that was off for longer starts anew
+REMOVED_MAX = 64  # a former peer that knocks after as many others have left finds no answer
 RATE_MIN = 2_000  # bytes/s, 16 kbit/s; at it a frame of 4 KiB to one neighbor takes half of the default suspicion time
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -89,6 +91,15 @@ class Observer:
     certificates: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A former peer. Its former neighbors know it by its credentials, and answer that it was removed."""
+
+    id: int
+    pins: tuple[str, ...] = ()
+    certificates: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Graph:
     """Peers, the edges between them, and the run's manifest. Immutable, valid, and in canonical order.
@@ -101,6 +112,10 @@ class Graph:
         observers: clients that may read status.
         via: the edges that run through a relay, as (smaller id, larger id, relay); see `routes`.
         continues: `run_digest` of the graph files before this one, the last first: their models and rounds stay (`revision`).
+        from_round: a running peer that takes this file changes at the beginning of this round, or of a later one.
+        removed: the peers that have left for good, the last ones last.
+        owners: certificates, base64 of DER, of those who may sign the next file beside the present owner.
+        signature: of the owner, base64; see `peer.identity.signing`.
 
     Raises:
         GraphError: the graph breaks a rule; one line per problem, without a file name.
@@ -113,6 +128,10 @@ class Graph:
     observers: tuple[Observer, ...] = ()
     via: tuple[tuple[int, int, int], ...] = ()
     continues: tuple[str, ...] = ()
+    from_round: int = 0
+    removed: tuple[Removed, ...] = ()
+    owners: tuple[str, ...] = ()
+    signature: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(sorted(self.nodes, key=lambda node: node.id)))
@@ -121,11 +140,7 @@ class Graph:
         problems = [*_node_problems(self.nodes), *_edge_problems(self.nodes, self.edges)]
         problems = problems or _route_problems(self.nodes, self.edges, self.via)
         problems += _observer_problems(self.observers)
-        problems += [
-            f"continues: expected the SHA-256 of an earlier graph file, as peer graph next writes it, got {shown(each)}"
-            for each in self.continues
-            if not _DIGEST.fullmatch(each)
-        ]
+        problems += self._revision_problems()
         if not problems and self.manifest.algorithm != "local" and len(self.components) > 1:
             parts = " and ".join(_ids(part) for part in self.components[:3])
             more = f" and {len(self.components) - 3} more parts" if len(self.components) > 3 else ""
@@ -135,6 +150,36 @@ class Graph:
             )
         if problems:
             raise GraphError("\n".join(problems))
+
+    def _revision_problems(self) -> list[str]:
+        problems = [
+            f"continues: expected the SHA-256 of an earlier graph file, as peer graph next writes it, got {shown(each)}"
+            for each in self.continues
+            if not _DIGEST.fullmatch(each)
+        ]
+        if len(self.continues) > REVISIONS_MAX:
+            problems.append(f"continues: expected at most {REVISIONS_MAX} files, got {len(self.continues)}")
+        rounds = self.manifest.rounds
+        if not 0 <= self.from_round < rounds:
+            problems.append(f"from_round: expected a round of the run, 0 to {rounds - 1}, got {shown(self.from_round)}")
+        if len(self.removed) > REMOVED_MAX:
+            problems.append(f"removed: expected at most {REMOVED_MAX} peers, got {len(self.removed)}")
+        if len(self.owners) > PINS_MAX:
+            problems.append(f"owners: expected at most {PINS_MAX}, got {len(self.owners)}")
+        problems += [
+            f"{name}: expected base64 of up to {CERTIFICATE_CHARS_MAX} characters, as peer graph sign writes, got {shown(text)}"
+            for name, texts in (("owners", self.owners), ("signature", (self.signature,) if self.signature else ()))
+            for text in texts
+            if not (len(text) <= CERTIFICATE_CHARS_MAX and len(text) % 4 == 0 and _CERTIFICATE.fullmatch(text))
+        ]
+        present = {node.id for node in self.nodes}
+        for peer_id, count in Counter(each.id for each in self.removed).items():
+            if peer_id in present or count > 1:
+                got = "a node has this id" if peer_id in present else f"it is there {count} times"
+                problems.append(f"removed: expected peers that are no nodes, each once, got {shown(peer_id)}: {got}")
+        for each in self.removed:
+            problems += _credential_problems(f"removed: peer {shown(each.id)}", each)
+        return problems
 
     @cached_property
     def ids(self) -> tuple[int, ...]:
@@ -381,13 +426,13 @@ def facts_of(node: Node) -> dict[str, object]:
     return {key: value for key, value in fields.items() if value} | credentials_of(node)
 
 
-def credentials_of(subject: Node | Observer) -> dict[str, list[str]]:
-    """Return the non-empty credentials of a peer or observer, as in the graph file."""
+def credentials_of(subject: Node | Observer | Removed) -> dict[str, list[str]]:
+    """Return the non-empty credentials of a peer, former peer or observer, as in the graph file."""
     fields = {"pins": list(subject.pins), "certificates": list(subject.certificates)}
     return {key: values for key, values in fields.items() if values}
 
 
-def _credential_problems(where: str, subject: Node | Observer) -> list[str]:
+def _credential_problems(where: str, subject: Node | Observer | Removed) -> list[str]:
     problems = [
         f"{where}: pins: expected sha256: and 64 lower-case hexadecimal digits, got {shown(pin)}"
         for pin in subject.pins

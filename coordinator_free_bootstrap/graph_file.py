@@ -8,9 +8,9 @@ The format is the node-link JSON of networkx. The key of the edges is ``edges``;
 
 A node with ``"dials_only": true`` needs no address; with ``"network": "b"`` too, other nodes of that network dial its address.
 ``"relay": {"bytes_per_second": 1000000, "connections": 4}`` at a node agrees to carry edges between its neighbors; ``"via": 5``
-at an edge sends it through peer 5. ``"continues"`` in ``graph`` names the files before this one, whose models stay.
-``"upload_limit": 250000`` and ``"download_limit"`` at a node declare the bytes per second
-of its transfers.
+at an edge sends it through peer 5. ``"continues"`` in ``graph`` names the files before this one, whose models stay,
+``"from_round"`` the round with which running peers change to it, and ``"removed"`` the peers that have left for good.
+``"upload_limit": 250000`` and ``"download_limit"`` at a node declare the bytes per second of its transfers.
 
 Any bytes give a valid `Graph`, a GraphError or, for a fault inside ``run``, a ConfigError.
 """
@@ -24,7 +24,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from coordinator_free_bootstrap.errors import GraphError
-from coordinator_free_bootstrap.graph import Graph, Node, Observer, Relay, credentials_of, facts_of
+from coordinator_free_bootstrap.graph import Graph, Node, Observer, Relay, Removed, credentials_of, facts_of
 from coordinator_free_bootstrap.ordinary_file import content_of, unreadable, unwritable
 from coordinator_free_bootstrap.settings import parse_manifest
 from coordinator_free_bootstrap.strict_json import loads
@@ -67,6 +67,12 @@ class _ObserverRow(_Strict):
     certificates: list[str] = []
 
 
+class _RemovedRow(_Strict):
+    id: int
+    pins: list[str] = []
+    certificates: list[str] = []
+
+
 class _EdgeRow(_Strict):
     source: int
     target: int
@@ -78,6 +84,10 @@ class _Attributes(_Strict):
     run: dict[str, Any] = {}
     observers: list[_ObserverRow] = []
     continues: list[str] = []
+    from_round: int = 0
+    removed: list[_RemovedRow] = []
+    owners: list[str] = []
+    signature: str = ""
 
 
 class _File(_Strict):
@@ -95,11 +105,19 @@ def load_graph(path: str | Path) -> Graph:
         GraphError: the file cannot be read, is too large, or its graph is invalid.
         ConfigError: its manifest is invalid.
     """
+    return parse_graph(graph_content(path), str(path))
+
+
+def graph_content(path: str | Path) -> bytes:
+    """Return the bytes of a graph file.
+
+    Raises:
+        GraphError: the file cannot be read or is too large.
+    """
     try:
-        content = content_of(path, FILE_BYTES_MAX)
+        return content_of(path, FILE_BYTES_MAX)
     except OSError as error:
         raise GraphError(unreadable(str(path), error, "Make a graph file with `peer graph make`.")) from error
-    return parse_graph(content, str(path))
 
 
 def parse_graph(content: bytes | str, source: str = "graph") -> Graph:
@@ -128,8 +146,11 @@ def parse_graph(content: bytes | str, source: str = "graph") -> Graph:
     observers = tuple(Observer(row.name, tuple(row.pins), tuple(row.certificates)) for row in file.graph.observers)
     edges = tuple((row.source, row.target) for row in file.edges)
     via = tuple((row.source, row.target, row.via) for row in file.edges if row.via is not None)
+    removed = tuple(Removed(row.id, tuple(row.pins), tuple(row.certificates)) for row in file.graph.removed)
+    revision = tuple(file.graph.continues), file.graph.from_round, removed
+    ownership = tuple(file.graph.owners), file.graph.signature
     try:
-        return Graph(nodes, edges, manifest, file.graph.name, observers, via, tuple(file.graph.continues))
+        return Graph(nodes, edges, manifest, file.graph.name, observers, via, *revision, *ownership)
     except GraphError as error:
         raise GraphError(joined(source, str(error).splitlines())) from error
 
@@ -150,6 +171,14 @@ def dump_graph(graph: Graph) -> str:
         data["graph"]["observers"] = [{"name": each.name, **credentials_of(each)} for each in graph.observers]
     if graph.continues:
         data["graph"]["continues"] = list(graph.continues)
+    if graph.from_round:
+        data["graph"]["from_round"] = graph.from_round
+    if graph.removed:
+        data["graph"]["removed"] = [{"id": each.id, **credentials_of(each)} for each in graph.removed]
+    if graph.owners:
+        data["graph"]["owners"] = list(graph.owners)
+    if graph.signature:
+        data["graph"]["signature"] = graph.signature
     via = {(a, b): {"via": relay} for a, b, relay in graph.via}
     rows: dict[str, list[dict[str, Any]]] = {
         "nodes": [{**facts_of(node), "id": node.id} for node in graph.nodes],

@@ -10,17 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 
 from coordinator_free_bootstrap.errors import ConfigProblem, GraphError, Option, UsageError
-from coordinator_free_bootstrap.graph import Graph, Node
+from coordinator_free_bootstrap.graph import REMOVED_MAX, REVISIONS_MAX, Graph, Node, Removed
+from coordinator_free_bootstrap.handshake import INCOMPARABLE, disagreements
 from coordinator_free_bootstrap.manifest import Manifest, canonical_json
 from coordinator_free_bootstrap.settings import diff
 from coordinator_free_bootstrap.validation import counted
 
-# Models of before and after mean something else, or have another form, where one of these differs.
-INCOMPARABLE = (
-    *("federation", "algorithm", "options", "clusters", "task", "task_options", "model", "model_options"),
-    *("private_parameters", "encoding", "seed", "data_seed", "start_from", "optimizer", "optimizer_state"),
-    "privacy",  # what was trained before tells of samples without the noise that is promised afterwards
-)
+TAKEN = "by SIGHUP, peer run --watch-graph, or a restart"  # how a peer takes a file
 DEALT = ("split", "split_options")  # of built-in data sets, which also deal by the number of peers
 
 
@@ -50,7 +46,26 @@ def next_graph(before: Graph, now: Graph, *, restart_training: bool = False) -> 
         raise UsageError(ConfigProblem(", ".join(keys), "the present value, since trained models stay", "another", fix))
     if before.run_digest == now.run_digest:  # addresses, keys, limits, observers: checkpoints do not name them
         return replace(now, continues=before.continues)
-    return replace(now, continues=(before.run_digest, *before.continues))
+    return replace(now, continues=(before.run_digest, *before.continues)[:REVISIONS_MAX])
+
+
+def require_next(before: Graph, now: Graph) -> None:
+    """Check that a running peer may change from one graph file to another: to a later one of the same federation.
+
+    Raises:
+        GraphError: the file is an earlier one, or of another federation or run.
+    """
+    if now.run_digest == before.run_digest or before.run_digest in now.continues:
+        return
+    earlier = now.run_digest in before.continues
+    raise GraphError(
+        ConfigProblem(
+            "graph file",
+            f"one that continues the present one, {before.run_digest}",
+            f"{now.run_digest}, {'an earlier one' if earlier else 'which does not name it'}",
+            "Make it with peer graph next from the present file.",
+        )
+    )
 
 
 def with_changes(
@@ -62,8 +77,11 @@ def with_changes(
     remove_edges: Iterable[tuple[int, int]] = (),
     move: Iterable[tuple[int, str]] = (),
     manifest: Manifest | None = None,
+    from_round: int = 0,
 ) -> Graph:
     """Return a graph with other peers, edges, addresses or settings.
+
+    A former peer stays in the file with its credentials, so that its neighbors can tell it; a new peer may take its id.
 
     Args:
         graph: not changed.
@@ -73,21 +91,25 @@ def with_changes(
         remove_edges: pairs of ids.
         move: id and new address of peers.
         manifest: other settings.
+        from_round: the round with which running peers change to it.
 
     Raises:
         GraphError: a peer or edge is there already, or missing; or the graph is not valid afterwards.
     """
     nodes = {node.id: node for node in graph.nodes}
+    removed = {each.id: each for each in graph.removed}
     edges = set(graph.edges)
     for peer_id, address in add:
         if peer_id in nodes:
             raise GraphError(ConfigProblem(Option("add_peer"), "the id of a new peer", str(peer_id)))
         nodes[peer_id] = Node(peer_id, address)
+        removed.pop(peer_id, None)
     for peer_id, address in move:
         node = nodes[_known(nodes, peer_id, "move")]
         nodes[peer_id] = replace(node, address=address)
     for peer_id in remove:
-        del nodes[_known(nodes, peer_id, "remove_peer")]
+        node = nodes.pop(_known(nodes, peer_id, "remove_peer"))
+        removed[peer_id] = Removed(peer_id, node.pins, node.certificates)
         edges = {edge for edge in edges if peer_id not in edge}
     for edge in map(_sorted, remove_edges):
         if edge not in edges:
@@ -95,7 +117,16 @@ def with_changes(
         edges.remove(edge)
     edges |= set(map(_sorted, add_edges))
     via = tuple(each for each in graph.via if each[:2] in edges and each[2] in nodes)
-    return replace(graph, nodes=tuple(nodes.values()), edges=tuple(edges), via=via, manifest=manifest or graph.manifest)
+    return replace(
+        graph,
+        nodes=tuple(nodes.values()),
+        edges=tuple(edges),
+        via=via,
+        manifest=manifest or graph.manifest,
+        from_round=from_round,
+        removed=tuple(removed.values())[-REMOVED_MAX:],
+        signature="",
+    )
 
 
 def changes(before: Graph, now: Graph) -> Iterator[str]:
@@ -120,6 +151,8 @@ def changes(before: Graph, now: Graph) -> Iterator[str]:
                 yield f"peer {peer_id}: {_changed(each.name, old, other)}"
     if before.observers != now.observers:
         yield "observers differ"
+    if before.owners != now.owners:
+        yield "owners differ: who may sign the next file"
     yield from _to_do(before, now, moved)
 
 
@@ -128,10 +161,14 @@ def _to_do(before: Graph, now: Graph, moved: set[int]) -> Iterator[str]:
     if before.run_digest == now.run_digest:
         who = {neighbor for peer_id in moved for neighbor in (peer_id, *now.neighbors(peer_id))}
         if who:
-            yield f"the run continues as it is; {_list(sorted(who))} restart with the new file when they can"
+            yield f"the run continues as it is; {_list(sorted(who))} take the new file when they can: {TAKEN}"
         return
     if before.run_digest in now.continues:
-        yield "all peers stop, get the new file and start; their models and rounds stay, a new peer takes those of its neighbors"
+        yield f"all peers take the new file: {TAKEN}; their models and rounds stay, a new peer takes those of its neighbors"
+        if keys := disagreements(canonical_json(before.manifest), canonical_json(now.manifest)):
+            yield f"until both ends of an edge have it, they exchange nothing, since {', '.join(keys)} must be equal at both"
+        elif now.from_round:
+            yield f"a running peer that has it before changes with round {now.from_round}"
         return
     keys = incomparable(before.manifest, now.manifest)
     why = (

@@ -66,6 +66,7 @@ class Algorithm(Generic[OptionsT, StateT]):
     Options: ClassVar[type[BaseModel]] = NoOptions
     State: ClassVar[type[AlgorithmState]] = AlgorithmState
     idle_folds: bool = True  # a peer that sits a round out still folds arrivals
+    needs_one_graph: bool = False  # what one end of an edge expects of the other follows from peers or edges elsewhere
     default_mix: ClassVar[str] = "uniform"
     clustered: ClassVar[bool] = True  # False: one model travels, and run.clusters has no effect
     packages: ClassVar[tuple[str, ...]] = ()  # modules that a run imports, beyond those of a bare installation

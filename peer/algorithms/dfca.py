@@ -115,6 +115,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
         self._seeding: Seeding | None = None
         if self.options.initialization == "seeds":
             self._seeding = Seeding(manifest, self.options.seed_epochs, peer_id, graph)
+            self.needs_one_graph = True
 
     # ---- decisions ----------------------------------------------------------------------------------------------
 

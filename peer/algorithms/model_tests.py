@@ -36,6 +36,16 @@ def tested(workspace: Workspace, absent: Absent) -> list[Fields]:
     return sorted(found, key=lambda entry: (entry["model_of"], entry.get("slot", 0)))
 
 
+def of_neighbors(workspace: Workspace, absent: Absent) -> list[Fields]:
+    """Return the entries of the present neighbors; others have come or gone by another graph file since the tests."""
+    if not workspace.model_tests:
+        return untested(workspace, absent)
+    neighbors, named = {n for n, _ in absent}, {entry["model_of"] for entry in workspace.model_tests}
+    found = [entry for entry in workspace.model_tests if entry["model_of"] in {workspace.peer_id, *neighbors}]
+    found += [{"model_of": n, "missing": "new"} for n in sorted(neighbors - named)]
+    return sorted(found, key=lambda entry: (entry["model_of"], entry.get("slot", 0)))
+
+
 def untested(workspace: Workspace, absent: Absent) -> list[Fields]:
     """Return the entries of a peer that was not in the last round."""
     workspace.delivered.drop()  # of a last round that it left by catching up

@@ -8,7 +8,7 @@ from typing import assert_never
 from peer.algorithms.base import Algorithm
 from peer.algorithms.final_phase import final_predictor, finish
 from peer.algorithms.learner import Fields
-from peer.algorithms.model_tests import tested, untested
+from peer.algorithms.model_tests import of_neighbors, tested
 from peer.algorithms.predictor import PERSONALIZED, Best, Predictor, better
 from peer.algorithms.private import OF_SAMPLES
 from peer.algorithms.workspace import Workspace
@@ -67,7 +67,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             how = str(metrics.get("predictor", PERSONALIZED))
             metrics |= validated(workspace, lambda: final_predictor(algorithm, workspace, how))
             if work.absent:
-                metrics["model_tests"] = workspace.model_tests or untested(workspace, work.absent)
+                metrics["model_tests"] = of_neighbors(workspace, work.absent)
         case _:
             assert_never(work.kind)
     return WorkDone(work.kind, workspace.state, metrics, {PHASE_OF[work.kind]: clock() - began})

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import AloneError, ConfigError, ConfigProblem, PeerError, UsageError
+from coordinator_free_bootstrap.errors import (
+    AloneError,
+    BehindError,
+    ConfigError,
+    ConfigProblem,
+    PeerError,
+    RemovedError,
+    UsageError,
+)
 from peer.api.arguments import named_in_python
 from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
 from peer.rings import name_of_api, part
@@ -129,6 +137,7 @@ async def to_end(
     from peer.runtime.process import opened, run_to_end
     from peer.runtime.schedule import schedule_of
     from peer.runtime.windows import run_in_windows
+    from peer.store.records import STATES
     from peer.store.state_dir import StateDir
 
     schedule = schedule_of(options)
@@ -153,6 +162,9 @@ async def to_end(
         expected = "manifest, graph, schema and version of the neighbors"
         fix = f"{settings.state_dir / 'history.jsonl'} and the log have each neighbor's reason."
         raise ConfigError(ConfigProblem(f"peer {peer_id}", expected, "others: every neighbor refuses it", fix))
+    if status in ("removed", "behind"):
+        kind = RemovedError if status == "removed" else BehindError
+        raise kind(f"peer {peer_id}: {STATES[status].help}; its log has what its neighbors say, and what to do")
     if status == "alone" and not is_completed(StateDir(settings.state_dir)):
         raise AloneError(
             f"peer {peer_id}: its wait for neighbors lasted run.start.deadline_s, and run.start.wait_for is "

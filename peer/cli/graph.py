@@ -28,6 +28,7 @@ from peer.api.graph import Graph, check_run
 from peer.cli.declared import takes_options
 from peer.cli.graph_next import diff, next_file
 from peer.cli.graph_pin import pin
+from peer.cli.graph_sign import sign
 from peer.cli.json_output import AsJson, print_json
 from peer.cli.problem import IN_KIND, Settings, names_settings, set_keys
 
@@ -239,5 +240,6 @@ def _positions(drawn: nx.Graph) -> object:
 
 
 app.command()(pin)
+app.command()(sign)
 app.command("next")(next_file)
 app.command()(diff)

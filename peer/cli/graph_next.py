@@ -40,6 +40,10 @@ def next_file(
     rounds: Annotated[
         str | None, typer.Option(metavar="T|+N", help="Rounds of the whole run, or how many more.")
     ] = None,
+    from_round: Annotated[
+        int,
+        typer.Option(metavar="T", min=0, help="Running peers change with this round; default: with their next one."),
+    ] = 0,
     settings: Settings = None,
     restart_training: Annotated[
         bool, typer.Option("--restart-training", help="Begin a new run: allows changes that make models incomparable.")
@@ -47,7 +51,8 @@ def next_file(
 ) -> None:
     """Make the next graph file of a federation: peers that stay keep their models and rounds, new ones take those of neighbors.
 
-    Stop all peers, copy the new file to them, and start them as before. Keys change with peer graph pin --rotate.
+    Copy the new file to all peers in any order. Each takes it on SIGHUP, by itself with peer run --watch-graph, or at its next
+    start; meanwhile edges of both files carry models. Keys change with peer graph pin --rotate.
 
     Example: peer graph next graph.json --add-peer 5=10.0.0.9:7400 --add-edge 5-0 --rounds +50 --out graph-2.json
     """
@@ -68,6 +73,7 @@ def next_file(
         add_edges=[_edge("add_edge", text) for text in add_edge or ()],
         remove_edges=[_edge("remove_edge", text) for text in remove_edge or ()],
         manifest=manifest,
+        from_round=from_round,
     )
     made = next_graph(before, now, restart_training=restart_training)
     save_graph(made, out)

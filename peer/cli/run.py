@@ -28,6 +28,15 @@ def run(
     peer_id: Annotated[int, typer.Option("--id", help="Id of this peer in the graph file.")],
     neighbors: Annotated[Path, typer.Option("--neighbors", help="Graph file that all peers share.", readable=False)],
     options: LocalOptions,
+    watch_graph: Annotated[
+        bool, typer.Option("--watch-graph", help="Take a new graph file as soon as it is there; without, on SIGHUP.")
+    ] = False,
+    owner: Annotated[
+        Path | None,
+        typer.Option(
+            help="Certificate of the owner, who must have signed the graph file (peer graph sign).", readable=False
+        ),
+    ] = None,
     options_file: Annotated[
         Path | None,
         typer.Option(
@@ -43,7 +52,8 @@ def run(
     With the same --state-dir it resumes from its last checkpoint; the state of another run is refused. Before the start it
     trains one step and evaluates, so that a fault of the task is reported at once. Outside the windows of --when
     it leaves with a goodbye: its neighbors wait once, for the suspicion time, and it resumes in the next window.
-    Exit code 51: it has trained alone.
+    On SIGHUP it takes the next graph file between two rounds. Exit code 51: it has trained alone; 52: it was removed from the
+    federation; 53: its graph file is too old for its neighbors.
 
     Example: peer run --id 3 --neighbors graph.json
     """
@@ -52,11 +62,11 @@ def run(
     exit_on_signals()
     in_file = {} if options_file is None else options_in(options_file)
     with written_in(options_file, in_file.keys() - options.keys()):
-        code = _run(peer_id, neighbors, {**in_file, **options})
+        code = _run(peer_id, neighbors, {**in_file, **options}, watch=watch_graph, owner=owner)
     raise typer.Exit(code)
 
 
-def _run(peer_id: int, neighbors: Path, given: Mapping[str, object]) -> int:
+def _run(peer_id: int, neighbors: Path, given: Mapping[str, object], *, watch: bool, owner: Path | None) -> int:
     """Run one peer with the options that the user gave; return the exit code."""
     from peer.observe.logs import setup_logging
     from peer.runtime.ending import is_completed, wait_for_signal
@@ -68,11 +78,9 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object]) -> int:
         level, style = log_form(options["log"])
         setup_logging(peer_id, level=level, style=style)
         with log_while("importing PyTorch and gRPC"), importing():
-            from coordinator_free_bootstrap import load_graph
             from peer.runtime.assembly import LocalSettings
-            from peer.runtime.process import run_peer
+            from peer.runtime.graph_changes import GraphFile, run_peer_with_file
             from peer.runtime.schedule import schedule_of
-            from peer.runtime.windows import run_peer_in_windows
             from peer.store.state_dir import StateDir
             from peer.tasks.given_keys import warn_without_effect
 
@@ -80,13 +88,10 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object]) -> int:
         settings = LocalSettings(options, metrics, part("Alerts"), check_task=True, traceback=traceback_wanted())
         if settings.proxy:
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
-        graph = load_graph(neighbors)
-        warn_without_effect(graph.manifest, [], logging.getLogger("peer").warning)
+        file = GraphFile(neighbors, watch=watch, owner=owner)
+        warn_without_effect(file.graph.manifest, [], logging.getLogger("peer").warning)
         with part("LiveExport")(settings.state_dir, options["export"]) as live:
-            if schedule := schedule_of(options):
-                code = run_peer_in_windows(peer_id, graph, settings, schedule)
-            else:
-                code = run_peer(peer_id, graph, settings)
+            code = run_peer_with_file(peer_id, file, settings, schedule_of(options))
         if live.problem:
             logging.getLogger("peer").warning(live.problem)
     except PeerError as error:

@@ -21,6 +21,8 @@ MISCONFIGURED = frozenset(  # refusals that no retry cures: the two peers do not
         RefusalCode.WIRE_VERSION,
         RefusalCode.MANIFEST_MISMATCH,
         RefusalCode.GRAPH_MISMATCH,
+        RefusalCode.REVISION_BEHIND,
+        RefusalCode.REMOVED,
         RefusalCode.MEANING_MISMATCH,
         RefusalCode.SCHEMA_MISMATCH,
         RefusalCode.FROZEN_MISMATCH,
@@ -59,7 +61,7 @@ class Contacts:
             return
         is_new = hello.incarnation > neighbor.incarnation or not neighbor.connected
         was_known = neighbor.connected
-        neighbor.refusal = None
+        neighbor.refusal, neighbor.needs_file = None, False
         if event.answered:
             neighbor.hello_at, neighbor.hello_in_flight, neighbor.hello_failures = None, False, 0
             neighbor.unreachable = False
@@ -107,10 +109,19 @@ class Contacts:
         neighbor.hello_failures += 1
         pause_s = backoff_s(neighbor.hello_failures, 0.5, max(RETRY_MAX_S, self._timeouts.heartbeat_s))
         neighbor.hello_at = now + min(pause_s, self._timeouts.suspicion_s)
+        neighbor.needs_file = isinstance(event.why, Refusal) and event.why.code is RefusalCode.REVISION_AHEAD
         if isinstance(event.why, Refusal):
             neighbor.refusal = event.why if event.why.code in MISCONFIGURED else None
+            if neighbor.refusal is not None:
+                neighbor.returns_until = None  # it is back, and works without this peer
             neighbor.hello_at = now + self._timeouts.suspicion_s
             if event.why.code is RefusalCode.SHUTTING_DOWN:  # it is leaving, and says hello when it is back
+                return
+            if neighbor.needs_file:
+                neighbor.note_round(event.round_index)
+                self._state.log_neighbor(
+                    "info", f"no exchange with peer {neighbor.id} yet: {event.why}", neighbor.id, "revision"
+                )
                 return
             message = f"peer {neighbor.id} refused the handshake: {event.why}"
             self._state.log_neighbor("error", message, neighbor.id, "handshake")

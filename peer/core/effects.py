@@ -8,7 +8,7 @@ from typing import Any, Literal
 from peer.core.arrivals import Arrival
 from peer.core.messages import Control, Heartbeat, ModelHeader, Numbers, PushReply, Select
 
-Status = Literal["completed", "left", "refused", "alone"]
+Status = Literal["completed", "left", "changed", "refused", "removed", "behind", "alone"]
 WorkKind = Literal["assign", "train", "end_step", "close", "adopt", "final"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.contacts import Contacts
@@ -16,6 +17,11 @@ from peer.core.sender import Sender
 from peer.core.stages import Stage, Trigger
 from peer.core.state import State
 from peer.core.waiting import Isolation
+
+_EXCLUDED_AS: dict[RefusalCode, do.Status] = {
+    RefusalCode.REMOVED: "removed",
+    RefusalCode.REVISION_BEHIND: "behind",
+}
 
 
 class Ending:
@@ -44,6 +50,41 @@ class Ending:
     def ask(self, status: do.Status) -> None:
         """Let this peer leave as soon as it can; the first reason counts."""
         self._state.leaves_as = self._state.leaves_as or status
+
+    def ask_for_change(self, event: ev.ChangeRequested) -> None:
+        """Let this peer stop for another graph file; the last request counts."""
+        self._state.changes_from = event.from_round
+        self._state.changes_as = "removed" if event.removed else "changed"
+
+    def change(self) -> None:
+        """Leave for another graph file where no round is under way; a round that is, ends first (`RoundCycle.go_on`).
+
+        After the last round it is taken at once: it may have more rounds.
+        """
+        state = self._state
+        finished = state.stage is Stage.LINGERING and state.changes_from is not None
+        if finished or (state.stage in (Stage.JOINING, Stage.CATCHING_UP) and state.change_is_due):
+            self.ask(state.changes_as)
+
+    def exclude(self, now: float) -> None:
+        """Leave where no neighbor works with this peer any more, and one says why: it was removed, or its graph file is too old.
+
+        Not on the word of one neighbor while another is live, or may soon be.
+        """
+        state, neighbors = self._state, self._state.neighbors.values()
+        if state.leaving or state.stage in (Stage.FINISHING, Stage.LINGERING) or state.live():
+            return
+        verdicts = [(n, each.refusal) for n, each in state.neighbors.items() if each.refusal]
+        code = next((refusal.code for _, refusal in verdicts if refusal.code in _EXCLUDED_AS), None)
+        if code is not None and not any(self._is_awaited(each, now) for each in neighbors if not each.refusal):
+            state.log("error", "; ".join(f"peer {n}: {refusal}" for n, refusal in verdicts))
+            self.ask(_EXCLUDED_AS[code])
+
+    def _is_awaited(self, neighbor: Neighbor, now: float) -> bool:
+        """Return whether a neighbor that is not live may be soon."""
+        if neighbor.liveness.state is NeighborState.UNKNOWN:
+            return self._state.stage is Stage.JOINING
+        return now < self._isolation.may_return_until(neighbor)
 
     def leave(self, now: float) -> None:
         """Write a checkpoint if the disk lacks one, notify the neighbors, stop; but not while the models are being changed.

@@ -114,6 +114,8 @@ class Engine:
         self.start.begin(now)
         self.agreement.begin(now)
         self._take(event, now)
+        self.ending.change()
+        self.ending.exclude(now)
         self.ending.leave(now)
         self.contacts.check(now)
         self.isolation.note(now)
@@ -192,6 +194,8 @@ class Engine:
                 self.ending.checkpoint_written(event)
             case ev.LeaveRequested():
                 self.ending.ask("left")
+            case ev.ChangeRequested():
+                self.ending.ask_for_change(event)
             case _:
                 assert_never(event)
 
@@ -258,6 +262,7 @@ def make_hello(engine: Engine, mine: Compared, neighbor: int) -> Hello:
         initial_models_digest=mine.initial_models_digest,
         manifest=mine.manifest,
         meaning=mine.meaning,
+        continues=mine.continues,
         round_index=state.round.index,
         phase=engine.phase(),
         seen_incarnation=state.neighbors[neighbor].incarnation,

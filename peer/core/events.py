@@ -30,10 +30,14 @@ class HandshakeDone:
 
 @dataclass(frozen=True, slots=True)
 class HandshakeFailed:
-    """A neighbor refused our hello, or did not answer it: then ``why`` is a sentence."""
+    """A neighbor refused our hello, or did not answer it: then ``why`` is a sentence.
+
+    ``round_index``: of a neighbor that refused it, as its own hello says.
+    """
 
     neighbor: int
     why: Refusal | str
+    round_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,14 @@ class LeaveRequested:
     """The operator asked this peer to stop."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeRequested:
+    """The operator gave this peer another graph file: it stops between two rounds to take it, in ``from_round`` or later."""
+
+    from_round: int = 0
+    removed: bool = False  # the file is without this peer, which ends
+
+
 Event = (
     Tick
     | HandshakeDone
@@ -202,4 +214,5 @@ Event = (
     | PullDone
     | CheckpointWritten
     | LeaveRequested
+    | ChangeRequested
 )

@@ -24,6 +24,7 @@ REASONS: Mapping[str, str] = {  # word in records -> sentence about the peer who
     "late": "delivered no model before the last round closed",
     "none": "sent no model in the last round, or none that was accepted",
     "skipped": "the tester skipped the last round",
+    "new": "became a neighbor after the tests, by another graph file",
     "not_kept": "its model could not be kept on disk until the tests",
 }
 Absent = tuple[tuple[int, str], ...]  # neighbor and word, ascending; () in all rounds but the last

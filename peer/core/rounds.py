@@ -49,8 +49,10 @@ class RoundCycle:
     # ---- between two rounds ---------------------------------------------------------------------------------------------
 
     def go_on(self, now: float) -> None:
-        """Begin a round, or catch up, or leave."""
+        """Begin a round, or catch up, or leave, also for another graph file."""
         state = self._state
+        if state.change_is_due and state.round.index < state.manifest.rounds:
+            state.leaves_as = state.leaves_as or state.changes_as
         if state.may(Trigger.LEAVE):
             state.take(Trigger.LEAVE)
         elif not self._catch_up.is_due() or state.round.index >= state.manifest.rounds:

@@ -150,6 +150,8 @@ class State:
         self.plan = self.planner.plan(0)  # of the present round
         self.resumed = resume is not None  # an earlier incarnation took part in the run: our disk or a neighbor says so
         self.leaves_as: do.Status | None = None  # once it was asked to stop, or gives up
+        self.changes_from: int | None = None  # the round with which it stops to take another graph file
+        self.changes_as: do.Status = "changed"
         self.disk = Disk()
         self.round_seconds: deque[float] = deque(maxlen=constants.rate_window_rounds)  # see `RoundRate`
         self.waited_rounds = 0  # rounds that waited for neighbors, and in how many of them each was missing
@@ -242,6 +244,11 @@ class State:
         return self.leaves_as is not None
 
     @property
+    def change_is_due(self) -> bool:
+        """Whether this peer, between two rounds, stops to take another graph file."""
+        return self.changes_from is not None and self.round.index >= self.changes_from
+
+    @property
     def saving(self) -> bool:
         """Whether a checkpoint is being written: nothing of the round after it is sent."""
         return self.disk.writing is not None
@@ -319,8 +326,14 @@ class State:
         return [sentence(n, count, rounds) for n, count in took_part.items() if was_hardly_there(count, rounds)]
 
     def unmet(self) -> list[int]:
-        """Return the neighbors that this peer has not met yet."""
-        return [n for n, neighbor in self.neighbors.items() if neighbor.liveness.state is NeighborState.UNKNOWN]
+        """Return the neighbors that this peer has not met yet, but may meet without an operator who gives them a file."""
+        unknown = [n for n, neighbor in self.neighbors.items() if neighbor.liveness.state is NeighborState.UNKNOWN]
+        return [n for n in unknown if not self.neighbors[n].needs_file or n in self.changing()]
+
+    def changing(self) -> list[int]:
+        """Return the neighbors with an earlier graph file that have not reached the round with which peers change to this one."""
+        from_round, neighbors = self.graph.from_round, self.neighbors.items()
+        return [n for n, neighbor in neighbors if neighbor.needs_file and neighbor.round_index < from_round]
 
     # ---- neighbors ----------------------------------------------------------------------------------------------------------
 

@@ -166,12 +166,16 @@ class Start:
     def deadline(self) -> float:
         """When the wait for neighbors ends: soon after a restart, and sooner once a neighbor is met or the run is over.
 
+        Not before those have come that change in the same round.
+
         A peer that continues alone is ahead of all others soon, and they would skip rounds to catch up with it.
         """
         state = self._state
         wait_s = state.manifest.start.deadline_s
         if state.resumed:
             met = bool(state.live()) or state.round.index >= state.manifest.rounds
+            if state.changing():
+                return self.began_at + wait_s
             wait_s = state.manifest.timeouts.suspicion_s if met else min(wait_s, self._isolation.absence_s)
         return self.began_at + wait_s
 

@@ -53,6 +53,9 @@ POINTS = (
     "history.write",
     "audit.write",
     "part.closed",  # a part of history or audit log, before the next one begins
+    "change.taken",  # a new graph file is read and checked; the round goes on
+    "change.stopped",  # the peer has stopped for it
+    "change.began",  # it listens again, and its state belongs to the new file
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from coordinator_free_bootstrap import Compared, Graph, canonical_json, digest
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, ConfigError, ConfigProblem, GraphError
+from coordinator_free_bootstrap.handshake import told
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.meaning import with_algorithm
 from coordinator_free_bootstrap.user_file import digest_of_code
@@ -145,6 +146,7 @@ def build_host(
         initial_models_digest=first.digest,
         manifest=canonical_json(manifest),
         meaning=with_algorithm(learner.meaning, digest_of_code(type(algorithm))),
+        continues=told(graph),
     )
     published = checkpoint.arrays_of("published") if checkpoint else {}
     host = PeerHost(

@@ -17,6 +17,7 @@ import numpy as np
 
 from coordinator_free_bootstrap import Compared, check_hello, remarks, with_known
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.handshake import seen_from_here
 from coordinator_free_bootstrap.meaning import with_agreed
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import SharedScaling
@@ -214,11 +215,11 @@ class PeerHost:
         if known:
             self._learn_classes(hello)
         mine = self.hello_to(hello.sender if known else next(iter(neighbors)))
-        problem = check_hello(mine, hello, neighbors=neighbors, last_incarnation=known.incarnation if known else 0)
+        problem = self._problem_of(mine, hello, known.incarnation if known else 0)
         if problem is not None:
             self.refuse(hello.sender, problem)
             if known:
-                self.post(ev.HelloRefused(hello.sender, problem))
+                self.post(ev.HelloRefused(hello.sender, seen_from_here(problem)))
             return HelloReply(mine, problem)
         self._note_remarks(mine, hello)
         self.post(ev.HandshakeDone(hello, answered=False))
@@ -228,21 +229,33 @@ class PeerHost:
         """Check a neighbor's reply to our hello."""
         self._learn_classes(reply.hello)
         known, mine = self.state.neighbors[neighbor].incarnation, self.hello_to(neighbor)
-        problem = check_hello(mine, reply.hello, neighbors=self.state.neighbors, last_incarnation=known)
+        problem = self._problem_of(mine, reply.hello, known)
         theirs = reply.refusal
         if theirs is not None and theirs.code is RefusalCode.OLD_INCARNATION:
             self._raise_incarnation(neighbor, reply.hello.seen_incarnation)
             self.post(ev.HandshakeFailed(neighbor, theirs.reason))
         elif theirs is not None:  # our own sentence has both values in full; theirs is cut
-            full = problem if problem is not None and problem.code is theirs.code else theirs
-            self.post(ev.HandshakeFailed(neighbor, full))
+            full = seen_from_here(problem) if problem is not None else theirs
+            full = full if full.code is theirs.code else theirs
+            self.post(ev.HandshakeFailed(neighbor, full, reply.hello.round_index))
         else:
             if problem is not None:
                 self.refuse(neighbor, problem)
             else:
                 self._note_remarks(mine, reply.hello)
-            failed = problem and ev.HandshakeFailed(neighbor, problem)
+            failed = problem and ev.HandshakeFailed(neighbor, seen_from_here(problem), reply.hello.round_index)
             self.post(failed or ev.HandshakeDone(reply.hello, answered=True))
+
+    def _problem_of(self, mine: Hello, theirs: Hello, last_incarnation: int) -> Refusal | None:
+        """Return why a neighbor's hello is not acceptable."""
+        return check_hello(
+            mine,
+            theirs,
+            neighbors=self.state.neighbors,
+            last_incarnation=last_incarnation,
+            removed={each.id for each in self.state.graph.removed},
+            one_graph=self.algorithm.needs_one_graph,
+        )
 
     def _learn_classes(self, hello: Hello) -> None:
         """Take over the classes that a neighbor knows of, to name them in refusals and to tell other neighbors."""

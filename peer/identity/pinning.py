@@ -50,6 +50,7 @@ def pin(graph: Graph, certificates: Iterable[Certificate], *, rotate: bool = Fal
         graph,
         nodes=tuple(_pinned(node, new.get(node.id, []), rotate) for node in graph.nodes),
         observers=tuple(_pinned(observer, new.get(observer.name, []), rotate) for observer in graph.observers),
+        signature="",
     )
 
 

@@ -67,6 +67,7 @@ class SavedPeers:
         checkpoints, run = state_files(place, peer_id, self._graph, learner)
         algorithm = algorithm_named(self._graph.manifest.algorithm)(self._graph.manifest, peer_id, self._graph)
         saved = saved_state(place, checkpoints, run, algorithm, learner.schema, discard=False, remedy=REMEDY)
+        run.write()
         above = int(saved.state["incarnation"]) if saved else 0
         incarnations = IncarnationFile(place.root)
         incarnation = incarnations.claim(0, above=above)

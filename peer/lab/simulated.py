@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from peer.core import effects as do
 from peer.host import InitialModels, build_host
 from peer.lab.interrupts import Interrupts
 from peer.lab.network import SimulatedPeer, VirtualNetwork, perform_in_turn
+from peer.lab.revisions import ChangedPeers, require_revisions, run_revisions
 from peer.lab.saved_peers import GOES_ON, LEFT, RESUMING, SavedPeers, has_checkpoints, refuse_state_of_peers
 from peer.lab.together import Together
 from peer.learning.check import try_learner
@@ -79,6 +80,7 @@ def simulate(
     settings: SimulatedSettings | None = None,
     on_round: OnRound = lambda completed, metric: None,
     on_start: Callable[[str], None] = lambda goal: None,
+    revisions: Sequence[Graph] = (),
 ) -> dict[int, SimulatedPeer]:
     """Run all peers of a graph to their end and return them.
 
@@ -88,6 +90,8 @@ def simulate(
         settings: local choices.
         on_round: called each time every peer has completed a round, with their number and the mean metric.
         on_start: called before the first round with how the run interprets its targets, and its metric.
+        revisions: the graph files after it, each with the round with which all peers change to it; such a run cannot be
+            interrupted and resumed.
 
     Raises:
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
@@ -104,20 +108,31 @@ def simulate(
             directory.mkdir(parents=True, exist_ok=True)
     stacked = settings.stacked if settings.stacked is not None else device_named(settings.device) != "cpu"
     watch = RoundWatch(len(graph.nodes), on_round)
-    network = VirtualNetwork(
-        perform_all=Together().perform if stacked else perform_in_turn,
-        on_record=watch.record,
-        fold_threads=settings.fold_threads or settings.threads,
-        keeps_checkpoints=directory is not None and settings.tell is not None,
-    )
-    if directory is not None and settings.tell is not None:
-        return _resumable(graph, directory, settings, network, settings.tell, on_start)
-    peers = simulated_peers(graph, settings, network)
-    on_start(goal(peers[graph.ids[0]].host.compared.meaning))
+    resumable = directory is not None and settings.tell is not None and not revisions
+
+    def network_of() -> VirtualNetwork:
+        return VirtualNetwork(
+            perform_all=Together().perform if stacked else perform_in_turn,
+            on_record=watch.record,
+            fold_threads=settings.fold_threads or settings.threads,
+            keeps_checkpoints=resumable or bool(revisions),
+        )
+
+    def peers_of(present: Graph, network: VirtualNetwork, carried: ChangedPeers | None) -> dict[int, SimulatedPeer]:
+        peers = simulated_peers(present, settings, network, carried)
+        if carried is None:
+            on_start(goal(peers[graph.ids[0]].host.compared.meaning))
+        watch.peers = len(peers)
+        return peers
+
+    if directory is not None and settings.tell is not None and resumable:
+        return _resumable(graph, directory, settings, network_of(), settings.tell, on_start)
+    require_revisions(graph, revisions)
     began = time.monotonic()
-    network.run()
+    peers = run_revisions(graph, revisions, network_of, peers_of)
     if directory is not None:
-        write_run(graph, directory, peers, time.monotonic() - began, models=settings.models)
+        last = (graph, *revisions)[-1]
+        write_run(last, directory, peers, time.monotonic() - began, models=settings.models)
     return peers
 
 
@@ -169,7 +184,10 @@ def _left(directory: Path, peers: dict[int, SimulatedPeer], graph: Graph, ended:
 
 
 def simulated_peers(
-    graph: Graph, settings: SimulatedSettings, network: VirtualNetwork, saved: SavedPeers | None = None
+    graph: Graph,
+    settings: SimulatedSettings,
+    network: VirtualNetwork,
+    saved: SavedPeers | ChangedPeers | None = None,
 ) -> dict[int, SimulatedPeer]:
     """Connect the peers of a graph to a network, in their saved state; those that start with equal models share the arrays.
 
@@ -237,7 +255,7 @@ class RoundWatch:
     """Counts the peers that have completed a round, and averages their metric."""
 
     def __init__(self, peers: int, on_round: OnRound) -> None:
-        self._peers, self._on_round = peers, on_round
+        self.peers, self._on_round = peers, on_round
         self._seen: dict[int, list[float | None]] = {}
 
     def record(self, peer: SimulatedPeer, kind: str, fields: dict[str, Any]) -> None:
@@ -246,7 +264,7 @@ class RoundWatch:
             return
         seen = self._seen.setdefault(int(fields["round_index"]), [])
         seen.append(fields.get("metric_value"))
-        if len(seen) == self._peers:
+        if len(seen) == self.peers:
             known = [value for value in seen if value is not None]
             self._on_round(int(fields["round_index"]) + 1, float(np.mean(known)) if known else None)
             del self._seen[int(fields["round_index"])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -26,6 +27,7 @@ def simulate(
     algorithm: AlgorithmChoice = None,
     out: str | Path | None = None,
     progress: bool = True,
+    revisions: Sequence[Graph] = (),
     **options: Unpack[SimulatedOptions],
 ) -> Run:
     """Run all peers of a graph in this process, without sockets and faults, and return what they left.
@@ -41,6 +43,8 @@ def simulate(
         out: folder of the run directory; it replaces a completed simulation, and continues from an interrupted one with the same
             graph and settings. None: the files vanish with the returned object.
         progress: show how the targets are interpreted and a progress bar, in a notebook or on stderr.
+        revisions: the graph files after it (`peer graph next`), each with the ``from_round`` in which all peers change to it;
+            such a run is not resumed.
         options: ``data_root``, folder of the built-in data sets; ``device`` (``cpu``, ``cuda``, ``cuda:N``, ``mps`` or
             ``auto``); ``amp="bf16"`` for mixed precision; ``threads`` of PyTorch, of which more than one may change the last
             bits; ``stacked``: train all peers' models of a round as one (default: on a GPU).
@@ -82,7 +86,7 @@ def simulate(
     before = torch.get_num_threads()
     try:
         with Progress("rounds", graph.manifest.rounds, shown=progress) as bar:
-            run_all(graph, directory, settings, bar.update, lambda goal: bar.say(f"learns {goal}"))
+            run_all(graph, directory, settings, bar.update, lambda goal: bar.say(f"learns {goal}"), revisions)
     except BaseException:
         if folder is not None:
             folder.remove()

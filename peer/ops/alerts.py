@@ -36,7 +36,7 @@ EVENTS = {
     "disk_full": "a checkpoint, the history or the audit log cannot be written, since the disk is full",
     "disk_error": "likewise, for another reason, which `sentence` has",
     "diverged": "a model is not finite: the training was undone (`restores`), or the peer has ended",
-    "revision": "the peer has taken another graph file",
+    "revision": "the peer has taken another graph file: digests `before` and `after`",
     "finished": "the peer has ended: `outcome` (completed, left, refused, alone, diverged, failed) and `exit_code`",
 }
 WAITING_MAX = 1000  # records that wait to be looked at

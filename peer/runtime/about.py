@@ -20,7 +20,7 @@ def about(host: PeerHost, edges: Edges, ended: asyncio.Future[str] | None, *, cl
         clusters: whether its true cluster is included.
     """
     status: ProcessStatus = {"routes": {str(neighbor): edges.kind(neighbor) for neighbor in host.state.neighbors}}
-    if ended is not None and ended.done():
+    if ended is not None and ended.done() and not (ended.exception() is None and ended.result() == "changed"):
         error = ended.exception()
         outcome = ended.result() if error is None else outcome_of(error)
         status["outcome"], status["exit_code"] = outcome, exit_code_of(error or outcome)

@@ -26,6 +26,7 @@ from peer.runtime.saved_state import notes_of, saved_state, state_files
 from peer.store.checkpoint import CheckpointStore
 from peer.store.delivered_file import DeliveredFile
 from peer.store.identity_files import IncarnationFile, StateLock
+from peer.store.origin import Origin
 from peer.store.state_dir import StateDir
 from peer.tasks.loading import load_task
 from peer.tasks.task import Task
@@ -98,6 +99,7 @@ class Assembled:
     state_dir: StateDir
     lock: StateLock
     checkpoints: CheckpointStore
+    origin: Origin
     incarnations: IncarnationFile
     resumed_from: int | None = None
     notes: list[str] = field(default_factory=list)
@@ -184,6 +186,7 @@ def _with_state(
         state_dir=directory,
         lock=lock,
         checkpoints=checkpoints,
+        origin=run,
         incarnations=incarnations,
         resumed_from=host.engine.round_index if saved else None,
         notes=notes,

@@ -19,12 +19,14 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def exit_on_signals() -> None:
-    """Exit with code 0 on SIGTERM and SIGINT, by an exception that ends `peer.cli.main.main`.
+    """Exit with code 0 on SIGTERM and SIGINT, by an exception that ends `peer.cli.main.main`; SIGHUP ends nothing.
 
     Without a handler the kernel ignores them for process 1, as in containers.
     """
     for number in _SIGNALS:
         signal.signal(number, raise_on_signal)
+    if hasattr(signal, "SIGHUP"):  # the graph file is read later
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def wait_for_signal(reason: str) -> None:

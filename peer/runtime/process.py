@@ -95,7 +95,7 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
 
 
 async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | None = None) -> str:
-    """Run one peer to its end and write its results; return ``completed``, ``left``, ``refused`` or ``alone``.
+    """Run one peer to its end and write its results; return a `peer.core.effects.Status`. A ``changed`` one writes none.
 
     A cancelled call asks the peer to leave: it tells its neighbors, writes a checkpoint, and ends.
 
@@ -106,6 +106,8 @@ async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | 
     try:
         with measured(world), alerted(world):
             status = await _until_left(world, on_listening)
+            if status == "changed":
+                return status
             _write(parts, status, began)
             world.tell("exit", {"outcome": status, "exit_code": exit_code_of(status)})
         if is_completed(parts.state_dir):

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import AloneError, ConfigError, DivergedError, LocalProtocolError, PeerError
+from coordinator_free_bootstrap.errors import (
+    AloneError,
+    BehindError,
+    ConfigError,
+    DivergedError,
+    LocalProtocolError,
+    PeerError,
+    RemovedError,
+)
 from peer.algorithms.final_phase import final_predictor
 from peer.algorithms.predictor import PERSONALIZED, Best, Predictor
 from peer.core.schema import Schema
@@ -24,6 +32,8 @@ _EXIT_CODES = {
     "completed": 0,
     "left": 0,
     "refused": ConfigError.exit_code,
+    "removed": RemovedError.exit_code,
+    "behind": BehindError.exit_code,
     "diverged": DivergedError.exit_code,
     "alone": AloneError.exit_code,
 }

@@ -87,7 +87,7 @@ def saved_state(
     discard: bool,
     remedy: str | None = None,
 ) -> Checkpoint | None:
-    """Return the checkpoint to resume from, None at a first start; afterwards the directory belongs to this run.
+    """Return the checkpoint to resume from, None at a first start. The caller writes ``run`` once the peer has begun.
 
     Args:
         state_dir: the state directory, locked.
@@ -117,7 +117,6 @@ def saved_state(
                 state_dir.root,
                 f"the state of this run, which is resumed after {saved.round_index} rounds" if saved else "no state",
             )
-    run.write()
     return saved
 
 

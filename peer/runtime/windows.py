@@ -7,10 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from coordinator_free_bootstrap import Graph
-from peer.runtime.assembly import LocalSettings
-from peer.runtime.process import logged, opened, run_to_end
-from peer.runtime.results import exit_code_of
+from peer.runtime.process import run_to_end
 from peer.runtime.schedule import Schedule
 from peer.runtime.signals import Signals
 from peer.runtime.world import AsyncioWorld
@@ -21,33 +18,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("peer")
 
 
-def run_peer_in_windows(peer_id: int, graph: Graph, settings: LocalSettings, schedule: Schedule) -> int:
-    """Run one peer as a process to its end, in the windows of its schedule, and return its exit code.
-
-    Args:
-        peer_id: which node of the graph this process is.
-        graph: the run's graph file.
-        settings: local choices.
-        schedule: when the peer may work.
-    """
-
-    async def ready() -> AsyncioWorld:
-        return opened(peer_id, graph, settings)
-
-    async def to_end() -> str:
-        return await run_in_windows(ready, schedule, Signals().install(), settings.metrics)
-
-    try:
-        return exit_code_of(asyncio.run(to_end()))
-    except Exception as error:
-        return logged(error, trace=settings.traceback)
-
-
 async def run_in_windows(
     ready: Callable[[], Awaitable[AsyncioWorld]],
     schedule: Schedule,
     signals: Signals | None = None,
     metrics: MetricsPage | None = None,
+    run: Callable[[AsyncioWorld], Awaitable[str]] | None = None,
 ) -> str:
     """Run one peer to its end and return how it ended; each window resumes from the last one.
 
@@ -56,6 +32,7 @@ async def run_in_windows(
         schedule: when the peer may work.
         signals: those that make the peer leave; after one, no further window is waited for.
         metrics: shows when the peer waits for a window.
+        run: runs a peer that is ready, by default `run_to_end`; after ``changed`` it is made ready again.
 
     Raises:
         PeerError: as `peer.runtime.process.opened` and `run_to_end`.
@@ -63,7 +40,7 @@ async def run_in_windows(
     signals = signals or Signals()
     status, again = "left", True
     while again and await _until_open(schedule, signals, metrics):
-        status, again = await _one_window(await ready(), schedule, signals)
+        status, again = await _one_window(await ready(), schedule, signals, run or run_to_end)
     return status
 
 
@@ -90,8 +67,10 @@ async def _opened(schedule: Schedule) -> None:
         await schedule.until(True)
 
 
-async def _one_window(world: AsyncioWorld, schedule: Schedule, signals: Signals) -> tuple[str, bool]:
-    """Return how the peer ended, and whether it works again in the next window: the schedule, and no signal, made it leave."""
+async def _one_window(
+    world: AsyncioWorld, schedule: Schedule, signals: Signals, run: Callable[[AsyncioWorld], Awaitable[str]]
+) -> tuple[str, bool]:
+    """Return how the peer ended, and whether it works again: the schedule or a new graph file made it leave, and no signal."""
     closed = False
 
     async def close() -> None:
@@ -104,8 +83,8 @@ async def _one_window(world: AsyncioWorld, schedule: Schedule, signals: Signals)
     signals.tell = world.on_signal
     closing = asyncio.ensure_future(close())
     try:
-        status = await run_to_end(world)
+        status = await run(world)
     finally:
         closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
-    return status, closed and status == "left" and not signals.came
+    return status, (status == "changed" or (closed and status == "left")) and not signals.came

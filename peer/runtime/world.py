@@ -79,6 +79,7 @@ class AsyncioWorld:
         self.ends = tls.ends if tls else {}  # of the certificates
         if tls:
             tls.on_key = self.audit.key
+        self.fingerprint = tls.fingerprint if tls else ""  # of the own key
         settings = parts.settings
         self._pacing = Pacing.of(self.host.state.graph, self.peer_id, settings.upload_limit, settings.download_limit)
         self._edges = Edges(self.peer_id, self.host.state.graph, tls, settings.proxy, self._pacing, self.audit.sent)
@@ -88,6 +89,9 @@ class AsyncioWorld:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[str] | None = None
         self._stop_training = False
+        self._change: ev.ChangeRequested | None = None
+        self.began = False  # it listens, and its state belongs to its graph file
+        self.on_began: Callable[[], None] = lambda: None
         self.progress = TrainingProgress(self.manifest.rounds)
         self.partials = PartialCheckpoints(
             parts.state_dir.trainings,
@@ -120,6 +124,7 @@ class AsyncioWorld:
 
         Raises:
             ConfigError: the address cannot be bound.
+            StorageError: the state directory cannot be written.
         """
         loop = asyncio.get_running_loop()
         self._stopped = loop.create_future()
@@ -140,11 +145,16 @@ class AsyncioWorld:
             port = await server.start()
             close_connections_in_children([port, *self._edges.ports])
             self._edges.open()
+            self.parts.origin.write()
+            self.began = True
+            self.on_began()
             self.record("start", self._start_fields(port))
             self.audit.start(self._tls.fingerprint if self._tls else None)
             if on_listening:
                 on_listening(port)
             self.post(ev.LeaveRequested() if self._stop_training else ev.Tick())
+            if self._change is not None:
+                self.post(self._change)
             return await self._stopped
         finally:
             await self._close(server)
@@ -186,6 +196,12 @@ class AsyncioWorld:
         self._stop_training = True
         if self._stopped is not None:  # else `run`, which has not begun, leaves at its start
             self.post(ev.LeaveRequested())
+
+    def change(self, from_round: int, *, removed: bool) -> None:
+        """Stop between two rounds for another graph file; `run` then returns ``changed``, or ``removed`` of a former peer."""
+        self._change = ev.ChangeRequested(from_round, removed=removed)
+        if self.began:  # else `run` asks for it
+            self.post(self._change)
 
     def _should_stop(self) -> bool:
         failpoints.reach("train.step")

@@ -521,7 +521,8 @@ class ProcessStatus(TypedDict, total=False):
 
     Attributes:
         routes: how each neighbor is called: direct, proxy, tunnel or relay.
-        outcome: how the run of this peer ended: completed, left, refused, alone, diverged or failed; None while it continues.
+        outcome: how the run of this peer ended: completed, left, refused, removed, behind, alone, diverged or failed; None while
+            it continues.
         exit_code: of the process, with `outcome`.
         true_cluster: where the peer tells it.
     """
@@ -571,6 +572,8 @@ STATES: Mapping[str, RunStatus] = {
     ),
     "left": RunStatus("asked to leave", ends=True, note="stopped before the end of the run; started again, it resumes"),
     "refused": RunStatus("refused by every neighbor", ends=True, down=True),
+    "removed": RunStatus("removed from the federation", ends=True),
+    "behind": RunStatus("with a graph file that is too old for its neighbors", ends=True, down=True),
     "diverged": RunStatus("models that are not finite", ends=True, down=True),
     "failed": RunStatus("an error", ends=True, down=True, note="failed; see its log"),
     "dead": RunStatus(

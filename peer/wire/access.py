@@ -29,6 +29,7 @@ REFUSAL_TRAILER = "peer-refusal"
 _STATUS = {
     RefusalCode.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
     RefusalCode.NOT_A_NEIGHBOR: grpc.StatusCode.PERMISSION_DENIED,
+    RefusalCode.REMOVED: grpc.StatusCode.PERMISSION_DENIED,
     RefusalCode.IDENTITY_MISMATCH: grpc.StatusCode.PERMISSION_DENIED,
     RefusalCode.TOO_MANY_STREAMS: grpc.StatusCode.RESOURCE_EXHAUSTED,
     RefusalCode.RATE_LIMITED: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -16,6 +16,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.handshake import REVISIONS_TOLD
 from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX
 from coordinator_free_bootstrap.strict_json import dumps, loads, printable
 from peer.core.messages import (
@@ -319,6 +320,7 @@ def _hello(message: peer_pb2.HelloRequest) -> Hello:
         manifest=_text(message, "manifest", MANIFEST_CHARS_MAX),
         seen_incarnation=message.seen_incarnation,
         meaning=_text(message, "meaning", MEANING_CHARS_MAX),
+        continues=_texts(message, "continues", REVISIONS_TOLD, DIGEST_CHARS_MAX),
     )
 
 
@@ -359,6 +361,13 @@ def _text(message: Message, field: str, chars_max: int) -> str:
     if len(value) > chars_max:
         raise _wrong(message, field, len(value), f"at most {chars_max} characters")
     return value
+
+
+def _texts(message: Message, field: str, most: int, chars_max: int) -> tuple[str, ...]:
+    values: tuple[str, ...] = tuple(getattr(message, field))
+    if len(values) > most or any(len(value) > chars_max for value in values):
+        raise _wrong(message, field, f"{len(values)} texts", f"at most {most} texts of {chars_max} characters")
+    return values
 
 
 def _numbers(message: Any, most: int) -> Numbers:

@@ -30,7 +30,8 @@ from coordinator_free_bootstrap.errors import (
     RefusalCode,
     RemoteProtocolError,
 )
-from coordinator_free_bootstrap.graph import own_address
+from coordinator_free_bootstrap.graph import Removed, own_address
+from coordinator_free_bootstrap.handshake import was_removed
 from peer.identity.certificates import Certificate
 from peer.identity.expiry import last_end
 from peer.identity.files import KeyFiles, KeyPair, load_key_pair, read_file
@@ -86,9 +87,10 @@ class MutualTls:
         self._check_own()
         self.ends: dict[Subject, datetime] = {subject: pair.certificate.parsed.not_valid_after_utc}
         neighbors = graph.neighbors(subject) if isinstance(subject, int) else graph.ids
-        self._known: dict[Subject, Node | Observer] = {n: graph.node(n) for n in neighbors}
+        self._known: dict[Subject, Node | Observer | Removed] = {n: graph.node(n) for n in neighbors}
         if isinstance(subject, int):
             self._known |= {observer.name: observer for observer in graph.observers}
+            self._known |= {each.id: each for each in graph.removed}
         self._roots = {name: self._trusted(name, entry, others) for name, entry in self._known.items()}
         self._checked = functools.lru_cache(CERTIFICATES_CACHED)(self._check_caller)
         self.on_key: Callable[[Subject, str], None] = lambda _subject, _fingerprint: None
@@ -105,16 +107,16 @@ class MutualTls:
             [(self._pair.private_key, self._pair.chain)], roots, require_client_auth=True
         )
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the own key."""
+        return self._pair.certificate.fingerprint
+
     def channel(self, neighbor: int) -> SecureChannel:
         """Return the credentials of a channel to a neighbor, which trust that neighbor's certificate alone."""
         roots = b"".join(self._roots[neighbor]) or self._authorities
         credentials = grpc.ssl_channel_credentials(roots, self._pair.private_key, self._pair.chain)
         return SecureChannel(credentials, dns_name(self._federation, neighbor))
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the own key, as graph files pin it."""
-        return self._pair.certificate.fingerprint
 
     def problem_with(self, neighbor: int) -> str:
         """Return why no TLS connection to a neighbor can be made now: the own or its certificate is not valid; "" if both are."""
@@ -130,7 +132,7 @@ class MutualTls:
 
         Raises:
             RemoteProtocolError: INSECURE without TLS, IDENTITY_MISMATCH for a wrong name or a key that is not pinned,
-                NOT_A_NEIGHBOR for a peer without an edge to this one.
+                NOT_A_NEIGHBOR for a peer without an edge to this one, REMOVED for a former peer.
         """
         facts = context.auth_context()
         if facts.get("transport_security_type") != [b"ssl"] or not facts.get("x509_pem_cert"):
@@ -169,6 +171,8 @@ class MutualTls:
             return Refusal(
                 RefusalCode.IDENTITY_MISMATCH, f"{certificate.fingerprint} is not pinned for {names[0].decode()}"
             )
+        if isinstance(entry, Removed):
+            return was_removed(self._subject, entry.id)
         self.on_key(subject, certificate.fingerprint)
         return subject
 
@@ -185,7 +189,7 @@ class MutualTls:
             fix = "Pin it with `peer graph pin` and give all peers the new file, or use the pinned key."
             raise IdentityError(ConfigProblem("own key", expected, self._pair.certificate.fingerprint, fix))
 
-    def _trusted(self, name: Subject, entry: Node | Observer, others: Sequence[Certificate]) -> list[bytes]:
+    def _trusted(self, name: Subject, entry: Node | Observer | Removed, others: Sequence[Certificate]) -> list[bytes]:
         """Return the PEM texts of a subject's pinned certificates; empty only where there are authorities."""
         who = spiffe_id(self._federation, name)
         listed = [Certificate.from_text(text, f"graph file: {who}") for text in entry.certificates]
@@ -195,12 +199,12 @@ class MutualTls:
             if certificate.name == (self._federation, name) and certificate.fingerprint in entry.pins
         ]
         now = datetime.now(UTC)
-        for certificate in certificates:
+        for certificate in () if isinstance(entry, Removed) else certificates:
             if problem := certificate.problem_at(now):
                 log.warning("neighbor's certificate cannot be used: %s: %s", who, problem)
         if end := last_end(certificates):
             self.ends[name] = end
-        if not certificates and self._authorities is None:
+        if not certificates and self._authorities is None and not isinstance(entry, Removed):
             fix = (
                 f"Run `peer graph pin graph.json certs/*.pem`, give its certificate with {Option('certs')}, or an authority "
                 f"with ca in the file of {Option('options')}."

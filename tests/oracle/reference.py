@@ -35,14 +35,17 @@ class ReferencePeer:
     trained: list[int] = field(default_factory=list)
 
 
-def run_reference(graph: Graph, learners: Mapping[int, Any]) -> dict[int, ReferencePeer]:
+def run_reference(
+    graph: Graph, learners: Mapping[int, Any], following: Graph | None = None
+) -> dict[int, ReferencePeer]:
     """Return every peer after the last round of the graph's run (algorithms dfca, dfedavg, local).
 
     Args:
         graph: with its manifest.
         learners: per peer id, anything with the methods of `peer.algorithms.learner.Learner`.
+        following: the next graph file, with which all peers change in its ``from_round``; without new peers.
     """
-    return Reference(graph, learners).run()
+    return Reference(graph, learners).run(following)
 
 
 def collect(arrivals: list[tuple[Vector, float]], batch: bool) -> tuple[Vector, float]:
@@ -85,9 +88,12 @@ class Reference:
         self.batch = self.manifest.aggregation == "batch"
         self.peers = {i: ReferencePeer(i, learners[i], self.initial_models(i, learners[i])) for i in graph.ids}
 
-    def run(self) -> dict[int, ReferencePeer]:
+    def run(self, following: Graph | None = None) -> dict[int, ReferencePeer]:
         """Run all rounds and return the peers."""
         for t in range(self.manifest.rounds):
+            if following is not None and t == following.from_round:
+                self.graph, self.manifest = following, following.manifest
+                self.peers = {i: self.peers[i] for i in following.ids}
             for peer in self.peers.values():
                 self.assign_and_train(peer, t)
             if self.manifest.algorithm == "local":

@@ -211,6 +211,7 @@ HELLO = Hello(
     round_index=3,
     phase=Phase.RUNNING,
     seen_incarnation=5,
+    continues=("c" * 64, "d" * 64),
 )
 HEARTBEAT = Heartbeat(2, 7, 3, Phase.LEAVING)
 SELECT = Select(2, 7, 3, 4, Numbers.of(0.5, -2.0))

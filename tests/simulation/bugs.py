@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.handshake import Compared
 from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import FedSpdDecisions
 from peer.core import averaging, encoding, model_store
@@ -34,6 +35,7 @@ from peer.core.sender import Sender
 from peer.core.stages import Stage
 from peer.core.state import State
 from peer.core.waiting import Start
+from peer.host import host as host_module
 from peer.host import receiving as receiving_module
 from peer.host import sending as sending_module
 from peer.host.host import PeerHost
@@ -485,6 +487,41 @@ def everyone_is_waited_for_until_the_deadline_only(original, start, now):
 def everyone_is_the_neighbors_only(original, agreement, now):
     sites = agreement._state.sites
     return (sites is not None and sites.size == 0) or original(agreement, now)
+
+
+# ---- another graph file ---------------------------------------------------------------------------------------------------
+
+
+@plant(Compared, "revisions_after")
+def files_far_apart_exchange(original, mine, theirs):
+    after = original(mine, theirs)
+    return after and max(-1, min(1, after))
+
+
+@plant(Ending, "ask_for_change")
+def the_round_of_a_change_is_ignored(original, ending, event):
+    original(ending, replace(event, from_round=0))
+
+
+@plant(Ending, "change")
+def a_change_cuts_the_round_short(original, ending):
+    if ending._state.change_is_due:
+        ending.ask(ending._state.changes_as)
+
+
+@plant(Ending, "exclude")
+def a_peer_that_nobody_works_with_trains_on(original, ending, now):
+    pass
+
+
+@plant(host_module, "check_hello")
+def former_peers_are_forgotten(original, mine, theirs, neighbors, last_incarnation=0, removed=(), one_graph=False):
+    return original(mine, theirs, neighbors=neighbors, last_incarnation=last_incarnation, one_graph=one_graph)
+
+
+@plant(State, "changing")
+def a_neighbor_that_changes_in_the_same_round_is_not_waited_for(original, state):
+    return []
 
 
 # ---- the tests of the last round's models ------------------------------------------------------------------------------

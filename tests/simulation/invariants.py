@@ -21,6 +21,9 @@ I15 with run.start.wait_for = "everyone" a run begins with all neighbors, and af
 I16 at its end a peer names itself and every neighbor: with the test of exactly those models that it has folded in the first step
     of its last round (recomputed), or with a reason why it has none
 I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
+I17 a model is folded only over an edge of the graph files of both ends, which are at most one revision apart
+I18 a peer changes to another graph file between two rounds, with the round that the file names or later, and nothing of its
+    round is lost; a former peer ends as one
 L1  every peer of the healed core finishes within a bound, and no round of it waits for its deadline
 L2  consensus: in its own test
 L3  a peer does not wait for a dead neighbor longer than the suspicion time
@@ -42,6 +45,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.algorithms.dfca import Dfca, DfcaState
 from peer.algorithms.workspace import Workspace
@@ -87,6 +91,7 @@ class Shadow:
     deferred: frozenset[int] = frozenset()
     folded: dict[int, list[tuple[Vector, float]]] = field(default_factory=lambda: defaultdict(list))
     tensors_busy: bool = False  # assign, close and the like are under way: nothing may be folded
+    working: bool = False  # a round has begun, and has not ended
     compared: bool = False  # the averages of the step were checked where they were made
     round_index: int = 0
     incarnation: int = 0
@@ -129,6 +134,8 @@ class Checker:
         self.began: dict[int, float] = {}  # when each peer first began a round
         self.ends: dict[int, str] = {}  # how the last process of each peer ended
         self.logged: list[tuple[str, str]] = []  # level and text
+        self.changed_in: dict[int, list[int]] = defaultdict(list)  # the rounds of each peer
+        self.files: dict[tuple[int, ...], Graph] = {}  # of the sender, by key of what it sent
         self.selections = Selections(self) if world.manifest.algorithm == "fedspd" else None
 
     def mark(self, name: str) -> None:
@@ -246,6 +253,7 @@ class Checker:
         if isinstance(event, ev.Tick):
             self._nobody_waits_for_the_dead(process)
         for effect in effects:
+            self._note_change(process, shadow, effect)
             if isinstance(effect, do.SendControl) and isinstance(said := effect.message, Pass):
                 self.told[said.sender, said.round_index, said.step].add(said.numbers)
             if isinstance(effect, do.Pull):
@@ -311,6 +319,7 @@ class Checker:
             return
         machine = world.machines[fields["neighbor"]]
         healthy = machine.process is not None and world.now - machine.process.started_at > world.settle_s()
+        healthy &= machine.process is not None and machine.process.graph == process.graph
         gone = machine.process is not None and machine.process.engine.stage is Stage.STOPPED
         self.require(not healthy or gone, "L5", f"{process.peer_id} marks healthy {fields['neighbor']} dead: {fields}")
 
@@ -344,6 +353,7 @@ class Checker:
                 for n in fields.get("missing", ())
                 if n in world.core and not world.machines[n].completed and world.machines[n].process is not None
             }
+            lost = {n for n in lost if world.machines[n].process.graph == process.graph}  # type: ignore[union-attr]
             lost = {
                 n
                 for n in lost
@@ -359,14 +369,14 @@ class Checker:
 
     def _tests_what_came(self, process: Process, fields: dict[str, Any]) -> None:
         """The tests of a peer that ends."""
-        manifest, neighbors = self.world.manifest, self.world.graph.neighbors(process.peer_id)
+        manifest, neighbors = self.world.manifest, process.graph.neighbors(process.peer_id)
         if not process.algorithm.steps(manifest.rounds - 1) or not neighbors:
             self.require("model_tests" not in fields, "I16", "tests without an exchange")
             return
         self.tests[process.peer_id] = tests = fields["model_tests"]
         named = {test["model_of"] for test in tests}
         self.require(named == {process.peer_id, *neighbors}, "I16", f"{process.peer_id} names {sorted(named)}")
-        came = self.delivered.get(process.peer_id, {})
+        came = {p: each for p, each in self.delivered.get(process.peer_id, {}).items() if p[0] in neighbors}
         found = {(t["model_of"], t["slot"]): t for t in tests if "slot" in t and t["model_of"] != process.peer_id}
         self.require(found.keys() == came.keys(), "I16", f"{process.peer_id} tests {[*found]}, folded were {[*came]}")
         for place, (round_index, model) in came.items():
@@ -388,6 +398,7 @@ class Checker:
         if self.selections:
             self.selections.sends(process, neighbor, header)
         data = payload.tobytes()
+        self.files[header.key] = process.graph
         known = self.sent.setdefault((header.key, header.encoding), data)
         self.require(known == data, "I3", f"the snapshot {header.key} has changed")
         self.require(header.incarnation == process.engine.state.incarnation, "I7", "sent in the name of another life")
@@ -471,7 +482,8 @@ class Checker:
     def folds(self, process: Process, effect: do.FoldArrival) -> None:
         """An arrival is about to be folded."""
         header, shadow = effect.header, self.shadows[process]
-        self.require(header.sender in self.world.graph.neighbors(process.peer_id), "I6", f"folded from {header.sender}")
+        self.require(header.sender in process.graph.neighbors(process.peer_id), "I6", f"folded from {header.sender}")
+        self._of_files_near(process, header)
         self.require(
             not shadow.tensors_busy, "I1", f"a fold runs beside other work on tensors ({process.engine.stage})"
         )
@@ -498,6 +510,46 @@ class Checker:
         if self.selections:
             self.selections.folds(process, effect)
         shadow.observed = []
+
+    def _of_files_near(self, process: Process, header: ModelHeader) -> None:
+        theirs, mine = self.files[header.key], process.graph
+        chains = ([each.run_digest, *each.continues] for each in (mine, theirs))
+        (own, older), (other, others) = ((chain[0], chain[:2]) for chain in chains)
+        self.require(
+            own in others or other in older, "I17", f"{header.key} is folded under a file that is too far away"
+        )
+        common = header.sender in mine.neighbors(process.peer_id) and process.peer_id in theirs.neighbors(header.sender)
+        self.require(common, "I17", f"{header.key} is folded over an edge of one file")
+        if own != other:
+            self.mark("folded over two revisions")
+
+    def _note_change(self, process: Process, shadow: Shadow, effect: do.Effect) -> None:
+        match effect:
+            case do.Stop(status):
+                self._stops(process, status)
+            case do.Work(kind):
+                shadow.working = kind not in ("adopt", "final")
+            case do.Record("round"):
+                shadow.working = False
+
+    def _stops(self, process: Process, status: str) -> None:
+        engine, machine = process.engine, process.machine
+        former = process.peer_id not in self.world.graph
+        if status == "changed":
+            due, t, safe = machine.asked_from, engine.round_index, machine.disk.durable_round
+            early = t < due and t < engine.state.manifest.rounds
+            self.require(not early, "I18", f"{process.peer_id} changes in round {t}, not before {due} is right")
+            began = self.shadows[process].working
+            self.require(not began, "I18", f"{process.peer_id} changes in the middle of round {t}")
+            self.require(safe >= t or bool(engine.state.disk.error), "I18", f"round {t} is not on disk, but {safe}")
+        if status == "behind":
+            self.require(not former, "I18", f"{process.peer_id} was removed, and ends as one that is behind")
+        if status == "removed":
+            self.require(former, "I18", f"{process.peer_id} ends as removed, and is in the last file")
+        if status == "changed":
+            self.changed_in[process.peer_id].append(engine.round_index)
+        if status in ("changed", "behind", "removed"):
+            self.mark(f"ended {status}")
 
     def has_folded(self, process: Process, effect: do.FoldArrival) -> None:
         """An arrival is folded: into its targets, and clipped as the manifest says."""
@@ -684,7 +736,7 @@ class Checker:
     def at_the_end(self) -> None:
         """The core has finished."""
         for i in self.world.core:
-            done = i in self.final or self.world.machines[i].too_late
+            done = i in self.final or self.world.machines[i].too_late or i not in self.world.graph
             self.require(done, "L1", f"peer {i} did not complete")
 
 

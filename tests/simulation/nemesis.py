@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from peer.core import events as ev
 from peer.core.stages import Stage
-from tests.simulation.options import ACTIONS_RARE
+from tests.simulation.options import ACTIONS_RARE, REVISE
+from tests.simulation.rolling import Revisions
 
 if TYPE_CHECKING:
     from tests.simulation.world import Machine, World
@@ -20,6 +21,7 @@ class Nemesis:
         self.world = world
         self._rng, self._rare = world.random("nemesis"), world.random("rare nemesis")
         self._tunnels = world.random("tunnel nemesis")
+        self.revisions = Revisions(world)
         self._doomed: set[int] = set()  # peers that lose power in the middle of their next write
         self._called_away: set[int] = set()  # peers that are asked to leave in the middle of their next piece of work
 
@@ -35,7 +37,9 @@ class Nemesis:
     def plan(self) -> None:
         """Schedule every action."""
         for action, times in self.world.options.actions:
-            if action != "late_joiner":
+            if action == REVISE:
+                self.revisions.plan(times)
+            elif action != "late_joiner":
                 rng = self._rare if action in ACTIONS_RARE else self._rng
                 for _ in range(times):
                     self.world.after(rng.uniform(0, self.world.options.safety_s), self._act, action, rng)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.routes import offered_at
 from peer.core.messages import ModelHeader, PushReply
@@ -78,12 +79,17 @@ class Network:
         self.world, self.weather = world, weather
         self._rng = world.random("network")
         self._fate = world.random("forgotten")
-        self.links = {edge: Link() for a, b in world.graph.edges for edge in ((a, b), (b, a))}
+        self.links: dict[tuple[int, int], Link] = {}
         self._tunnels = world.random("tunnels")
-        for edge, link in self.links.items():
-            link.holder = offered_at(world.graph, *edge)
+        self.connect(world.graph)
         self.pushes: list[Push] = []
         self._said: list[Callable[[], None]] = []
+
+    def connect(self, graph: Graph) -> None:
+        """Make the links of a graph file that are not there yet; those of earlier files stay."""
+        for a, b in graph.edges:
+            for edge in ((a, b), (b, a)):
+                self.links.setdefault(edge, Link(holder=offered_at(graph, *edge)))
 
     # ---- links ----------------------------------------------------------------------------------------------------
 

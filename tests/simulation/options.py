@@ -35,6 +35,7 @@ ACTIONS = (
     *("straggler", "slow_disk"),
 )
 ACTIONS_LATER = ("closed_port",)  # drawn from a generator of their own: what seeds drew before stays as it was
+REVISE = "revise"  # the operator makes a new graph file, and gives it to one peer after the other; see `rolling`
 ACTIONS_RARE = ("read_error", "misdirected")  # carried out by a generator of their own too
 
 
@@ -103,6 +104,9 @@ def draw(seed: int) -> Options:
     graph = behind_nat(seed, graph)
     if any(node.dials_only for node in graph.nodes):
         actions.append(("tunnel_loss", later.randint(1, 4)))
+    revised = Random(f"{seed}:revisions")
+    if seed % 10 == 7 and run.start.wait_for != "everyone" and not any(node.dials_only for node in graph.nodes):
+        actions.append((REVISE, revised.randint(1, 3)))
     rare = Random(f"{seed}:reads")
     actions += [(action, rare.randint(1, 2)) for action in ACTIONS_RARE if rare.random() < 0.06]
     return Options(

@@ -38,7 +38,7 @@ class Process(Probe):
 
     def __init__(self, world: World, machine: Machine) -> None:
         self.world, self.machine, self.network = world, machine, world.network
-        self.peer_id = machine.peer_id
+        self.peer_id, self.graph = machine.peer_id, machine.graph
         self.alive, self.ended_as = True, ""
         self.paused, self.backlog = False, deque[tuple[Callable[..., None], tuple[Any, ...]]]()
         self.started_at = self.resumed_at = world.now
@@ -61,7 +61,7 @@ class Process(Probe):
         resume = Checkpoint(saved.round_index, saved.arrays, saved.state) if saved else None
         self.host = build_host(
             self.peer_id,
-            world.graph,
+            self.graph,
             machine.learner,
             incarnation,
             resume,

@@ -7,12 +7,14 @@ from collections.abc import Callable
 import numpy as np
 
 from coordinator_free_bootstrap import make_graph
+from coordinator_free_bootstrap.revision import next_graph, with_changes
 from peer.core import events as ev
 from peer.core.constants import Constants
 from tests.oracle.reference import run_reference
 from tests.simulation.fedspd_reference import run_fedspd
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
+from tests.simulation.rolling import give
 from tests.simulation.trainer import QuadraticLearner
 from tests.simulation.world import EPOCH_S, Machine, World
 
@@ -68,9 +70,12 @@ def assert_equals_reference(world: World) -> None:
     m = world.manifest
     selecting = m.algorithm == "fedspd"
     shape = {"mixed": selecting, "parts": bool(m.private_parameters)}
-    learners = {i: QuadraticLearner(i, m.clusters, world.options.size, m.seed, **shape) for i in world.graph.ids}
+    learners = {
+        i: QuadraticLearner(i, m.clusters, world.options.size, m.seed, **shape) for i in world.options.graph.ids
+    }
     reference = run_fedspd if selecting else run_reference
-    for i, peer in reference(world.graph, learners).items():
+    changed = (world.graph,) if world.graph is not world.options.graph else ()
+    for i, peer in reference(world.options.graph, learners, *changed).items():
         for slot, model in enumerate(peer.models):
             assert np.array_equal(world.checker.final[i][slot], model), f"peer {i}, slot {slot}"
 
@@ -130,6 +135,59 @@ def hub_away(seed: int, away_s: float, *, politely: bool) -> World:
 def rounds_alone(world: World, peer_id: int) -> int:
     """Return how many of a peer's rounds were without any neighbor."""
     return sum(line["rounds_alone"] for line in world.checker.history[peer_id])
+
+
+CHANGED = ("plain", "relay", "batch", "dfedavg", "metropolis", "participation", "dynamic edges", "dfedavg, partners")
+
+
+def with_a_change(seed: int, *, kill: bool = False, train_s: tuple[float, float] = (0.2, 0.5)) -> World:
+    """Give each peer the next graph file at its own time, with a round for the change; ``kill``: one dies as it changes."""
+    run = manifest(**RUNS[CHANGED[seed % 8]], clusters=2, seed=seed, rounds=7)
+    graph = make_graph("erdos-renyi", 6, seed=seed, manifest=run, p=0.6)
+    world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=train_s))
+    rng, absent = world.random("change"), [(a, b) for a in range(6) for b in range(a) if (b, a) not in graph.edges]
+    now = with_changes(
+        graph,
+        remove=[5],
+        remove_edges=[next(edge for edge in graph.edges if 5 not in edge)],
+        add_edges=[edge for edge in absent if 5 not in edge][:2],
+        manifest=run.model_copy(update={"learning_rate": 0.1, "local_epochs": 1}),
+        from_round=rng.choice((3, 4)),
+    )
+    following = next_graph(graph, now)
+    for machine in world.machines.values():
+        world.after(rng.uniform(0.0, 0.6), lambda machine=machine: (world.adopt(following), give(machine, following)))
+    if kill:
+        victim = world.machines[seed % 5]
+
+        def die() -> None:
+            if victim.process is not None and victim.lives > 1:
+                world.fired["killed in a change"] += 1
+                victim.crash()
+                world.after(0.3, victim.start)
+            elif victim.lives == 1:
+                world.after(0.01, die)
+
+        world.after(0.6, die)
+    world.run()
+    assert {i: ends[0] for i, ends in world.checker.changed_in.items()} == dict.fromkeys(range(5), now.from_round)
+    assert world.checker.ends[5] == "removed" and bool(world.fired["killed in a change"]) == kill
+    return world
+
+
+def former_peer(seed: int) -> World:
+    """Remove a peer, and let its neighbors tell it, one after the other."""
+    run = manifest(algorithm="dfedavg", clusters=1, rounds=200, seed=seed)
+    graph = make_graph("complete", 4, manifest=run)
+    world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.1, 0.3)))
+    following = next_graph(graph, with_changes(graph, remove=[3]))
+    for i, machine in world.machines.items():
+        world.after(0.0, machine.start)
+        if i != 3:
+            world.after(2.0 + i * 3.0, lambda machine=machine: (world.adopt(following), give(machine, following)))
+    world.run_until(EPOCH_S + 60, lambda: world.machines[3].completed)
+    assert world.checker.ends.get(3) == "removed", world.checker.ends
+    return world
 
 
 def with_forgotten_pushes(seed: int) -> World:

@@ -12,6 +12,8 @@ from tests.simulation.runner import run_one
 from tests.simulation.small_runs import (
     assert_equals_reference,
     async_with_kills,
+    former_peer,
+    with_a_change,
     with_forgotten_pushes,
     with_restarts,
     without_faults,
@@ -74,6 +76,12 @@ FOUND_AT = {
     "a_leaving_peer_stays_while_it_closes_a_round": "seed 33",
     "everyone_is_waited_for_until_the_deadline_only": "seed 22",
     "everyone_is_the_neighbors_only": "seed 19",
+    "the_round_of_a_change_is_ignored": "change 0",
+    "a_change_cuts_the_round_short": "seed 17",
+    "a_peer_that_nobody_works_with_trains_on": "former 0",
+    "former_peers_are_forgotten": "former 0",
+    "a_neighbor_that_changes_in_the_same_round_is_not_waited_for": "slow change 13",
+    "files_far_apart_exchange": "seed 337",
 }
 SELECTING = ("fedspd", "fedspd, broadcast", "fedspd, metropolis", "fedspd, paper form")
 
@@ -108,6 +116,9 @@ PLAY = {
     "async kill": async_with_kills,
     "fedspd": lambda seed: assert_equals_reference(without_faults(SELECTING[seed % 4], seed)),
     "vanished": with_forgotten_pushes,
+    "change": lambda seed: assert_equals_reference(with_a_change(seed)),
+    "slow change": lambda seed: assert_equals_reference(with_a_change(seed, train_s=(0.5, 9.0))),
+    "former": former_peer,
 }
 
 

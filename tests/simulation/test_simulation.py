@@ -23,9 +23,11 @@ from tests.simulation.small_runs import (
     RUNS,
     assert_equals_reference,
     async_with_kills,
+    former_peer,
     hub_away,
     leave,
     rounds_alone,
+    with_a_change,
     with_forgotten_pushes,
     with_restarts,
     without_faults,
@@ -120,6 +122,22 @@ RESTARTS = {
 def test_a_restart_of_a_peer_changes_no_bit(case, seed):
     names, end, _ = RESTARTS[case]
     assert_equals_reference(with_restarts(seed, names, end))
+
+
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_change_with_a_fixed_round_gives_the_bits_of_the_reference(seed, kill):
+    assert_equals_reference(with_a_change(seed, kill=kill))
+
+
+@pytest.mark.parametrize("seed", (11, 13))
+def test_peers_that_change_at_different_times_wait_for_those_of_the_same_round(seed):
+    assert_equals_reference(with_a_change(seed, train_s=(0.5, 9.0)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_former_peer_ends_as_one_when_its_last_neighbor_has_the_file(seed):
+    assert former_peer(seed).now > EPOCH_S + 8.0
 
 
 @pytest.mark.parametrize("away_s", [0.5, 1.9, 6.0, 12.0])

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from coordinator_free_bootstrap.graph import Graph
 from peer.core.constants import DEFAULTS
 from peer.core.effects import Effect, Log, SetTimer
 from peer.core.engine import Engine
@@ -25,6 +26,7 @@ from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.options import Options
 from tests.simulation.process import Process
+from tests.simulation.rolling import give
 from tests.simulation.trainer import QuadraticLearner, SharedPoints
 
 Engine.validate = True
@@ -39,6 +41,8 @@ class Machine:
         self.world, self.peer_id = world, peer_id
         self.rng = world.random(f"machine {peer_id}")
         self.disk = Disk(peer_id, world.random(f"disk {peer_id}"))
+        self.graph = world.graph  # its graph file
+        self.asked_from = 0  # the round with which its process changes, as the file says that it was told of last
         m = world.manifest
         mixed = m.algorithm in ("fedspd", "fedsoft")
         parts = m.algorithm == "fedrep" or bool(m.private_parameters)
@@ -63,6 +67,8 @@ class Machine:
 
     def start(self) -> None:
         """Begin a new life, unless one continues or the run is over for this peer."""
+        if self.peer_id not in self.graph:
+            self.completed = True  # it cannot start
         if self.process is None and not self.completed:
             self.lives += 1
             self.down_since = None
@@ -126,6 +132,18 @@ class World:
 
     # ---- processes ------------------------------------------------------------------------------------------------
 
+    def processes(self) -> list[Process]:
+        """Return all that run."""
+        return [machine.process for machine in self.machines.values() if machine.process is not None]
+
+    def adopt(self, graph: Graph) -> None:
+        """Make a graph file the last one: new peers get machines, new edges links."""
+        new = set(graph.ids) - set(self.machines)
+        self.graph, self.manifest = graph, graph.manifest
+        self.network.connect(graph)
+        for peer_id in sorted(new):
+            self.machines[peer_id] = Machine(self, peer_id)
+
     def running(self, peer_id: int) -> Process | None:
         """Return the process that listens at a peer's address."""
         return self.machines[peer_id].process
@@ -134,7 +152,10 @@ class World:
         """A process is gone."""
         machine = self.machines[process.peer_id]
         machine.process, machine.down_since = None, self.now
-        neighbors = [self.machines[n] for n in self.graph.neighbors(process.peer_id)]
+        neighbors = [self.machines[n] for n in process.graph.neighbors(process.peer_id)]
+        machine.completed = machine.completed or process.ended_as == "removed"
+        if process.ended_as in ("changed", "behind"):
+            self.after(machine.rng.uniform(0.05, 0.6) if process.ended_as == "changed" else 3.0, machine.start)
         again = process.ended_as == "alone" and process.engine.round_index == 0  # its operator starts it again
         machine.too_late = again and any(neighbor.completed for neighbor in neighbors)  # one that it needs has ended
         again &= not machine.too_late
@@ -212,7 +233,9 @@ class World:
         for i, machine in self.machines.items():
             machine.slowness = machine.disk_slowness = 1.0
             machine.disk.failing = ""
-            if i not in self.core:
+            if i in self.graph:
+                give(machine, self.graph)
+            if i not in self.core and i in self.graph:
                 machine.crash()
                 machine.completed = True  # never again
                 continue
@@ -243,4 +266,5 @@ class World:
 
     def finished(self) -> bool:
         """Return whether all core peers have completed their rounds or left for good."""
-        return all(self.machines[i].completed for i in self.core)
+        former = [machine for i, machine in self.machines.items() if i not in self.graph]
+        return all(machine.completed for machine in former) and all(self.machines[i].completed for i in self.core)

@@ -45,7 +45,7 @@ POLL_S = 0.25
 STOP_S = 30.0
 ENDED = ("completed", "left")  # states of peers that have ended as they should
 # and of those that complete no further round; a killed peer is dead
-NOT_LIVE = ("dead", "failed", "diverged", "refused")
+NOT_LIVE = ("dead", "failed", "diverged", "refused", "removed", "behind")
 
 
 class Testbed:

@@ -61,7 +61,7 @@ class Refusal(_message.Message):
     def __init__(self, code: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("sender", "incarnation", "wire_version", "manifest_digest", "graph_digest", "schema_digest", "initial_models_digest", "round_index", "phase", "manifest", "seen_incarnation", "frozen_digest", "meaning")
+    __slots__ = ("sender", "incarnation", "wire_version", "manifest_digest", "graph_digest", "schema_digest", "initial_models_digest", "round_index", "phase", "manifest", "seen_incarnation", "frozen_digest", "meaning", "continues")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,7 @@ class HelloRequest(_message.Message):
     SEEN_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FROZEN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     MEANING_FIELD_NUMBER: _ClassVar[int]
+    CONTINUES_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     wire_version: int
@@ -88,7 +89,8 @@ class HelloRequest(_message.Message):
     seen_incarnation: int
     frozen_digest: str
     meaning: str
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., wire_version: _Optional[int] = ..., manifest_digest: _Optional[str] = ..., graph_digest: _Optional[str] = ..., schema_digest: _Optional[str] = ..., initial_models_digest: _Optional[str] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., manifest: _Optional[str] = ..., seen_incarnation: _Optional[int] = ..., frozen_digest: _Optional[str] = ..., meaning: _Optional[str] = ...) -> None: ...
+    continues: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., wire_version: _Optional[int] = ..., manifest_digest: _Optional[str] = ..., graph_digest: _Optional[str] = ..., schema_digest: _Optional[str] = ..., initial_models_digest: _Optional[str] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., manifest: _Optional[str] = ..., seen_incarnation: _Optional[int] = ..., frozen_digest: _Optional[str] = ..., meaning: _Optional[str] = ..., continues: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("hello", "refusal", "cannot_dial")

@@ -91,6 +91,7 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
 
     Options = CgpflOptions
     State = CgpflState
+    needs_one_graph = True
     keys: ClassVar = {
         **OF_EPOCHS,
         "clusters": EffectiveWhen(lambda r: r.options.clusters != "auto", "run.options.clusters is auto"),

@@ -95,6 +95,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
     name = "dpfl"
     why_not_private = "it chooses collaborators by losses on its validation samples"
     clustered = False
+    needs_one_graph = True
     Options = DpflOptions
     State = DpflState
     keys: ClassVar = {

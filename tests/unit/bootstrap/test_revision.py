@@ -45,7 +45,7 @@ def test_addresses_and_keys_are_no_new_revision():
     assert (moved.run_digest, moved.continues) == (first.run_digest, ())
     assert list(changes(first, moved)) == [
         f"peer 1: address was {first.node(1).address}, is now 10.0.0.9:7400",
-        "the run continues as it is; 0, 1, 2 restart with the new file when they can",
+        "the run continues as it is; 0, 1, 2 take the new file when they can: by SIGHUP, peer run --watch-graph, or a restart",
     ]
 
 

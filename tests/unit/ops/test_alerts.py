@@ -68,6 +68,11 @@ def test_a_full_disk_is_one_event_until_it_is_mended() -> None:
     assert record(rules, 4.0, "disk", error="The disk reports an input/output error.") == ["disk_error"]
 
 
+def test_a_new_graph_file_is_an_event() -> None:
+    (event,) = Rules(10, 0.0).recorded("revision", {"before": "ab", "after": "cd"}, 1.0)
+    assert (event["event"], event["before"], event["after"]) == ("revision", "ab", "cd")
+
+
 def test_how_a_peer_ends() -> None:
     assert record(Rules(10, 0.0), 1.0, "exit", outcome="completed", exit_code=0) == ["finished"]
     assert record(Rules(10, 0.0), 1.0, "exit", outcome="diverged", exit_code=50) == ["diverged", "finished"]

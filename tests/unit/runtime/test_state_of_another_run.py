@@ -42,8 +42,9 @@ def graph_of(kind: str = "ring", peers: int = 4, **run: Any) -> Graph:
 
 
 def start(place: Path, graph: Graph | None = None, peer_id: int = 0, *, discard: bool = False) -> Assembled:
-    """Return a peer that could run; its lock is released, as at the end of its process."""
+    """Return a peer that has begun; its lock is released, as at the end of its process."""
     parts = assemble(peer_id, graph or graph_of(), LocalSettings.at(place, discard_state=discard))
+    parts.origin.write()
     parts.lock.release()
     return parts
 

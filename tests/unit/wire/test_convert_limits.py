@@ -19,6 +19,8 @@ CASES = [
     (convert.unpack_hello, peer_pb2.HelloRequest, HELLO, "round_index", convert.COUNT_MAX, convert.COUNT_MAX + 1),
     (convert.unpack_hello, peer_pb2.HelloRequest, HELLO, "graph_digest", "x" * 128, "x" * 129),
     (convert.unpack_hello, peer_pb2.HelloRequest, HELLO, "manifest", "x" * (1 << 20), "x" * ((1 << 20) + 1)),
+    (convert.unpack_hello, peer_pb2.HelloRequest, HELLO, "continues", ["x" * 128] * 16, ["x"] * 17),
+    (convert.unpack_hello, peer_pb2.HelloRequest, HELLO, "continues", [], ["x" * 129]),
     (convert.unpack_hello, peer_pb2.HelloRequest, HELLO, "phase", 4, 5),
     (convert.unpack_hello, peer_pb2.HelloRequest, HELLO, "phase", 1, 0),
     (

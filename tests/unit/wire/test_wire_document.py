@@ -10,6 +10,7 @@ import pytest
 
 from coordinator_free_bootstrap import Manifest
 from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.handshake import REVISIONS_TOLD
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.manifest import Limits
 from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX, Meaning
@@ -104,6 +105,7 @@ LIMITS = {
     "characters of a digest": str(convert.DIGEST_CHARS_MAX),
     "characters of `manifest`": f"{convert.MANIFEST_CHARS_MAX >> 20} Mi",
     "characters of `meaning`": f"{MEANING_CHARS_MAX >> 20} Mi",
+    "entries of `continues`": str(REVISIONS_TOLD),
     "characters of `reason`": str(convert.REASON_CHARS_MAX),
     "`StatusRequest.reply_bytes`": f"{convert.PADDING_BYTES_MAX >> 20} MiB",
     "`WatchStatusRequest.interval_s`": f"{convert.INTERVAL_S_MIN:g} to {convert.INTERVAL_S_MAX:g}, or 0 for 1",

@@ -2,7 +2,7 @@
 
 import { counted, decimal, durationText, known, whole } from "./format.js";
 
-const DOWN = ["dead", "silent", "diverged", "refused", "alone", "failed"];
+const DOWN = ["dead", "silent", "diverged", "refused", "behind", "alone", "failed"];
 const ENDED = ["completed", "left", "missing"];
 
 /** Return what the page shows of a peer; `round` null is the newest state. */

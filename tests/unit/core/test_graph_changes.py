@@ -1,0 +1,150 @@
+"""The engine stops between two rounds for another graph file, and ends where no neighbor works with it any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
+from peer.core import effects as do
+from peer.core import events as ev
+from peer.core.messages import Phase
+from peer.core.stages import Stage
+from tests.unit.core.test_engine import Driven, of
+
+REMOVED = Refusal(RefusalCode.REMOVED, "gone")
+BEHIND = Refusal(RefusalCode.REVISION_BEHIND, "too old")
+AHEAD = Refusal(RefusalCode.REVISION_AHEAD, "too new")
+
+
+def train_and_exchange(driven):
+    """Play round 0 up to its close."""
+    driven.begin()
+    driven.work("train")
+    for n in (1, 2):
+        driven.deliver(n)
+        driven.answered(n)
+    assert driven.engine.stage is Stage.CLOSING
+
+
+@pytest.mark.parametrize("every", [0, 1])
+@pytest.mark.parametrize("asked_while", [Stage.ASSIGNING, Stage.TRAINING, Stage.EXCHANGING, Stage.CLOSING])
+def test_a_change_waits_for_the_end_of_the_round_and_loses_none_of_it(asked_while, every):
+    driven = Driven(checkpoint_rounds=every)
+    effects = []
+
+    def play(effect):
+        effects.extend(effect)
+        if driven.engine.stage is asked_while:
+            effects.extend(driven.step(ev.ChangeRequested()))
+
+    for n in (1, 2):
+        play(driven.hello(n))
+    play(driven.work("assign")), play(driven.work("train"))
+    for n in (1, 2):
+        play(driven.deliver(n)), play(driven.answered(n))
+    assert driven.engine.stage is Stage.CLOSING and not of(effects, do.Stop), "the round goes on"
+    effects = driven.work("close")
+    assert driven.engine.stage is Stage.LEAVING and driven.engine.state.totals["models_folded"] == 2
+    assert [effect.round_index for effect in of(effects, do.WriteCheckpoint)] == [1]
+    effects = driven.step(ev.CheckpointWritten(1))
+    assert of(effects, do.Stop) == [do.Stop("changed")]
+    assert {effect.heartbeat.phase for effect in of(effects, do.SendHeartbeat)} == {Phase.LEAVING}
+
+
+def test_a_change_with_a_round_to_come_waits_for_it():
+    driven = Driven()
+    driven.step(ev.ChangeRequested(from_round=2))
+    assert driven.engine.stage is Stage.JOINING
+    train_and_exchange(driven)
+    driven.work("close"), driven.step(ev.CheckpointWritten(1))
+    assert driven.engine.stage is Stage.ASSIGNING and driven.engine.round_index == 1
+    driven.work("assign"), driven.work("train")
+    for n in (1, 2):
+        driven.deliver(n, round_index=1), driven.answered(n)
+    driven.work("close")
+    assert of(driven.step(ev.CheckpointWritten(2)), do.Stop) == [do.Stop("changed")]
+
+
+def test_a_peer_that_still_waits_for_neighbors_changes_at_once():
+    driven = Driven()
+    driven.hello(1)
+    assert of(driven.step(ev.ChangeRequested()), do.Stop) == [do.Stop("changed")]
+
+
+def test_in_the_last_round_the_final_work_is_done_first_and_the_change_follows():
+    driven = Driven(rounds=1)
+    train_and_exchange(driven)
+    driven.step(ev.ChangeRequested())
+    driven.work("close"), driven.step(ev.CheckpointWritten(1))
+    assert driven.engine.stage is Stage.FINISHING, "the file may be one in which nothing but an address differs"
+    assert of(driven.work("final"), do.Stop) == [do.Stop("changed")]
+
+
+def test_a_request_to_leave_wins_over_a_change():
+    driven = Driven()
+    train_and_exchange(driven)
+    driven.step(ev.ChangeRequested()), driven.step(ev.LeaveRequested())
+    driven.work("close")
+    assert of(driven.step(ev.CheckpointWritten(1)), do.Stop) == [do.Stop("left")]
+
+
+@pytest.mark.parametrize(("refusal", "status"), [(REMOVED, "removed"), (BEHIND, "behind")])
+def test_at_the_start_all_neighbors_must_have_spoken(refusal, status):
+    driven = Driven()
+    driven.step(ev.HandshakeFailed(1, refusal))
+    assert driven.engine.stage is Stage.JOINING, "peer 2 may still work with this peer"
+    effects = driven.step(ev.HandshakeFailed(2, refusal))
+    assert of(effects, do.Stop) == [do.Stop(status)]
+    assert [line.message for line in of(effects, do.Log) if line.message.startswith("peer 1: ")] == [
+        f"peer 1: {refusal}; peer 2: {refusal}"
+    ]
+
+
+def test_one_neighbor_alone_excludes_nobody_while_another_is_live():
+    driven = Driven()
+    driven.begin()
+    driven.heartbeat(1, 0, Phase.LEAVING)
+    for _ in range(5):
+        driven.step(ev.HandshakeFailed(1, REMOVED), after=1.0)
+        driven.heartbeat(2, 0)
+        driven.step(ev.HeartbeatAnswered(2))
+    assert driven.engine.stage is Stage.TRAINING
+    driven.heartbeat(2, 0, Phase.LEAVING)
+    driven.step(ev.HandshakeFailed(1, REMOVED), after=1.0)
+    assert driven.engine.stage is Stage.TRAINING, "peer 2 may be back soon"
+    effects = driven.step(ev.HandshakeFailed(1, REMOVED), after=6 * driven.graph.manifest.timeouts.suspicion_s)
+    assert of(effects, do.Stop) == [do.Stop("removed")]
+
+
+def test_a_neighbor_without_the_new_file_is_neither_waited_for_nor_a_reason_to_end():
+    driven = Driven()
+    driven.hello(1)
+    effects = driven.step(ev.HandshakeFailed(2, AHEAD, round_index=3))
+    assert [line.level for line in of(effects, do.Log) if line.kind == "revision"] == ["info"]
+    driven.step(ev.HelloRefused(2, AHEAD))
+    assert driven.engine.stage is Stage.ASSIGNING, "its operator may take hours"
+    driven.hello(2)
+    assert not driven.engine.state.neighbors[2].needs_file
+
+
+def test_a_neighbor_that_changes_with_the_same_round_is_waited_for_until_it_is_past_it():
+    driven = Driven(start={"wait_for": "all", "deadline_s": 600.0})
+    state = driven.engine.state
+    state.graph = replace(state.graph, from_round=4)
+    state.resumed = True
+    driven.step(ev.HandshakeFailed(2, AHEAD, round_index=3))
+    driven.hello(1)
+    driven.heartbeat(1, 0)
+    for _ in range(99):
+        driven.heartbeat(1, 0)
+        driven.step(ev.Tick(), after=1.0)
+    assert driven.engine.stage is Stage.JOINING
+    driven.step(ev.HandshakeFailed(2, AHEAD, round_index=4))
+    assert driven.engine.stage is Stage.ASSIGNING, "it did not get the file"
+
+
+def test_a_peer_whose_hello_meets_a_later_file_is_behind():
+    driven = Driven(peers=2)
+    assert of(driven.step(ev.HelloRefused(1, BEHIND)), do.Stop) == [do.Stop("behind")]

@@ -384,6 +384,11 @@ class Manifest(_Section):
         description="rho: an arrival of the round before has rho times its weight; 0 drops it; "
         "default: 0 in lockstep, 0.5 in async",
     )
+    edges: Annotated[Literal["all", "one"], OF_EXCHANGE] = Field(
+        "all",
+        description="on which edges a round exchanges: with all neighbors, or with one, which follows from graph and round; "
+        "peer graph check compares both",
+    )
     dynamic_edges: Annotated[float, OF_EXCHANGE] = Field(
         0.0, ge=0, lt=1, description="p: probability that an edge is down in a round"
     )

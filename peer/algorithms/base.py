@@ -268,12 +268,13 @@ class Algorithm(Generic[OptionsT, StateT]):
         return (Target(header.slot, self.mixing_weight(header.sender)),)
 
     def metropolis(self, neighbor: int) -> float:
-        """Return w_im, with degrees from the graph file."""
+        """Return w_im, with degrees from the graph file; with ``run.edges`` "one" a half, the degree being 1."""
         return self._metropolis[neighbor]
 
     @cached_property
     def _metropolis(self) -> dict[int, float]:
-        return {n: self.graph.metropolis(self.peer_id, n) for n in self.graph.neighbors(self.peer_id)}
+        one = self.manifest.edges == "one"
+        return {n: 0.5 if one else self.graph.metropolis(self.peer_id, n) for n in self.graph.neighbors(self.peer_id)}
 
     def mixing_weight(self, neighbor: int) -> float:
         """Return an arrival's weight: 1 if uniform (the own model weighs 1 too), else its Metropolis weight."""

@@ -22,6 +22,7 @@ from coordinator_free_bootstrap.schedule import edge_is_up, is_active
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms.learner import TrainingPlan
 from peer.core.averaging import Vector, accumulate, fold
+from tests.oracle import one_edge
 
 
 @dataclass
@@ -150,8 +151,8 @@ class Reference:
     def around(self, i: int, t: int) -> list[int]:
         """Return the neighbors whose edge is up in a round, ascending."""
         m = self.manifest
-        up = [n for n in self.graph.neighbors(i) if edge_is_up(m.seed, t, i, n, m.dynamic_edges)]
-        return up if m.dynamic_edges else list(self.graph.neighbors(i))
+        around = [n for n in self.graph.neighbors(i) if m.edges == "all" or one_edge.is_up(self.graph, t, i, n)]
+        return [n for n in around if not m.dynamic_edges or edge_is_up(m.seed, t, i, n, m.dynamic_edges)]
 
     def asked(self, peer: ReferencePeer, t: int) -> list[int]:
         """Return the neighbors whose models a peer takes in a round: all around it, or its partners if it takes part."""
@@ -164,7 +165,9 @@ class Reference:
         return [n for n in self.around(i, t) if n in chosen and peer.trained]
 
     def metropolis(self, i: int, n: int) -> float:
-        """Return the Metropolis weight of an edge of the graph file."""
+        """Return the Metropolis weight of an edge of the graph file; a half where a round has one edge."""
+        if self.manifest.edges == "one":
+            return 0.5
         return 1.0 / (1 + max(self.graph.degree(i), self.graph.degree(n)))
 
     def exchange(self, t: int) -> None:

@@ -15,6 +15,7 @@ from peer.algorithms.fedspd_decisions import FedSpdDecisions
 from peer.core import averaging, encoding, model_store
 from peer.core import contacts as contacts_module
 from peer.core import effects as do
+from peer.core import plan as plan_module
 from peer.core.agreement import Agreement
 from peer.core.arrivals import Arrivals
 from peer.core.asynchronous import Async
@@ -114,6 +115,16 @@ def an_offer_counts_as_a_delivery(original, state, n):
     arrivals = state.arrivals
     offers = any(each.sender == n for each in [*arrivals.offered.values(), *arrivals.reading.values()])
     return original(state, n) or (offers and state.neighbors[n].round_index >= state.round.index)
+
+
+@plant(plan_module, "neighbors_in_round")
+def the_one_edge_is_that_of_the_next_round(original, graph, round_index, peer_id):
+    return original(graph, round_index + (graph.manifest.edges == "one"), peer_id)
+
+
+@plant(plan_module, "neighbors_in_round")
+def a_peer_without_an_edge_in_the_round_exchanges_with_all(original, graph, round_index, peer_id):
+    return original(graph, round_index, peer_id) or graph.neighbors(peer_id)
 
 
 @plant(Receiver, "_answer_unread")

@@ -1,4 +1,4 @@
-"""The invariants I1 to I16 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
+"""The invariants I1 to I17 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
 
 What can be said of one engine alone stands in `peer.core.invariants`, which every step of a simulation checks too.
 
@@ -20,6 +20,7 @@ I14 private tensors have values that only the peer's own training gave them; no 
 I15 with run.start.wait_for = "everyone" a run begins with all neighbors, and after all peers of the graph, or not at all
 I16 at its end a peer names itself and every neighbor: with the test of exactly those models that it has folded in the first step
     of its last round (recomputed), or with a reason why it has none
+I17 with run.edges = "one" a model is folded over the edge of its round, which an independent coloring names
 I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
 L1  every peer of the healed core finishes within a bound, and no round of it waits for its deadline
 L2  consensus: in its own test
@@ -57,7 +58,7 @@ from peer.core.model_store import SnapshotKey
 from peer.core.model_tests import REASONS
 from peer.core.stages import EXCHANGE, Stage
 from peer.zoo.algorithms.centers import OwnNearCenters
-from tests.oracle import encodings
+from tests.oracle import encodings, one_edge
 from tests.oracle.reference import collect, merge
 from tests.simulation.network import LIMITS
 from tests.simulation.selections import Selections
@@ -492,6 +493,10 @@ class Checker:
         process.lineage.add(key)
         if process.engine.round_index + 1 == self.world.manifest.rounds and header.step == 0:
             shadow.delivered[header.sender, header.slot] = header.round_index, shadow.exact.astype(np.float32)
+        if self.world.manifest.edges == "one":
+            up = one_edge.is_up(self.world.graph, header.round_index, process.peer_id, header.sender)
+            self.require(up, "I17", f"{process.peer_id} folds {header.key} over an edge of another round")
+            self.mark("folded over the one edge")
         late = header.round_index < process.engine.round_index
         self._was_asked(process, effect.header.sender)
         self.mark("folded late" if late else "folded")
@@ -614,7 +619,7 @@ class Checker:
             isinstance(algorithm, Dfca) and algorithm.warming_up(engine.round_index)
         )
         if relays and isinstance(state, DfcaState) and state.masses and slot < algorithm.slots:
-            up = [n for n in process.effect_present if engine.state.planner.edge_is_up(n, engine.round_index)]
+            up = [n for n in process.effect_present if n in engine.state.plan.up]
             return (1.0 - sum(algorithm.metropolis(n) for n in up)) * state.masses[slot]
         if isinstance(algorithm, OwnNearCenters):
             return algorithm.own_share(state, slot, folded) if slot < algorithm.clusters else 1.0

@@ -228,6 +228,8 @@ def _run(rng: Random, seed: int) -> tuple[Manifest, Constants]:
     }
     receives, ahead = rng.choice((1, 2, 2, 4)), rng.choice((1, 2, 2))
     constants = Constants(concurrent_receives=receives, rounds_ahead=ahead, stale_rounds=stale_rounds)
+    if algorithm != "local" and Random(f"{seed}:one edge").random() < 0.15:
+        run["edges"] = "one"
     if Random(f"{seed}:complete start").random() < 0.08:
         run["start"]["wait_for"] = "everyone"
     return manifest(**run, **_screening(seed)), constants

@@ -158,7 +158,7 @@ def make_graph(
 
 def _made(kind: Kind, peers: int, manifest: Manifest, options: GraphOptions) -> Graph:
     base_port, address_template, seed = options["base_port"], options["address_template"], options["seed"]
-    k, p, m, degree, radius = (options[name] for name in _PARAMETERS)
+    k, p, m, degree, radius = options["k"], options["p"], options["m"], options["degree"], options["radius"]
     if base_port is not None and "{port" not in address_template:
         why = f"{Option('address_template')} has no {{port}}"
         raise UsageError(ConfigProblem.without_effect(Option("base_port"), base_port, why))

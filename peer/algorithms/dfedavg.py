@@ -37,6 +37,7 @@ class DFedAvg(Algorithm[DFedAvgOptions]):
 
     name = "dfedavg"
     clustered = False
+    steps_out = True
     Options = DFedAvgOptions
     default_mix = "metropolis"
 

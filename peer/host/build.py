@@ -146,7 +146,6 @@ def build_host(
         manifest=canonical_json(manifest),
         meaning=with_algorithm(learner.meaning, digest_of_code(type(algorithm))),
     )
-    published = checkpoint.arrays_of("published") if checkpoint else {}
     host = PeerHost(
         engine,
         algorithm,
@@ -154,7 +153,7 @@ def build_host(
         model_format,
         compared,
         clock,
-        {int(slot): model for slot, model in published.items()},
+        checkpoint.arrays_of("published") if checkpoint else {},
         scaling,
     )
     host.notes = algorithm.notes(workspace) + ([private.statement] if private else [])

@@ -34,6 +34,9 @@ class ReferencePeer:
     models: list[Vector]
     cluster: int | None = None  # with the lowest loss; None: not assigned yet, or an algorithm without clusters
     trained: list[int] = field(default_factory=list)
+    starts: list[Vector] = field(default_factory=list)  # the models at the start of the round
+    changed: set[int] = field(default_factory=set)  # slots trained or averaged in the round
+    momentum: dict[int, Vector] = field(default_factory=dict)  # of the outer step, by slot
 
 
 def run_reference(graph: Graph, learners: Mapping[int, Any]) -> dict[int, ReferencePeer]:
@@ -90,13 +93,17 @@ class Reference:
         """Run all rounds and return the peers."""
         for t in range(self.manifest.rounds):
             for peer in self.peers.values():
+                peer.starts = [theta.copy() for theta in peer.models]
                 self.assign_and_train(peer, t)
+                peer.changed = {*peer.trained}
             if self.manifest.algorithm == "local":
                 continue
             if t < self.option("warmup_rounds", 0):
                 self.relay(t)
             else:
                 self.exchange(t)
+                for peer in self.peers.values():
+                    self.step_out(peer)
             for peer in self.peers.values():
                 if self.manifest.algorithm == "dfca":
                     peer.cluster = self.nearest(peer)
@@ -184,8 +191,28 @@ class Reference:
                 if found:
                     self.average(peer, slot, found)
 
+    def step_out(self, peer: ReferencePeer) -> None:
+        """Go on from the start of the round by Nesterov's momentum, or by NoLoCo's; private values are those of the training."""
+        outer = self.manifest.outer
+        if outer.optimizer is None:
+            return
+        rate, share = np.float32(outer.learning_rate), np.float32(outer.momentum)
+        for slot in sorted(peer.changed):
+            start, average = peer.starts[slot], peer.models[slot]
+            before = peer.momentum.get(slot, np.zeros_like(start))
+            if outer.optimizer == "nesterov":
+                after = share * before + (average - start)
+                stepped = start + rate * (share * after + (average - start))
+            else:
+                after = share * before + rate * (average - start)
+                stepped = start + after
+            mine = self.private(peer)
+            peer.models[slot] = np.where(mine, average, stepped)
+            peer.momentum[slot] = np.where(mine, np.float32(0), after)
+
     def average(self, peer: ReferencePeer, slot: int, arrivals: list[tuple[Vector, float]]) -> None:
         """Average a slot with its arrivals."""
+        peer.changed.add(slot)
         own, total = peer.models[slot].copy(), 0.0
         if self.mix == "uniform" and slot not in peer.trained and not self.batch:
             total = 1.0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.errors import Refusal
+from peer.algorithms import outer_step
 from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import FedSpdDecisions
 from peer.core import averaging, encoding, model_store
@@ -125,6 +126,11 @@ def the_one_edge_is_that_of_the_next_round(original, graph, round_index, peer_id
 @plant(plan_module, "neighbors_in_round")
 def a_peer_without_an_edge_in_the_round_exchanges_with_all(original, graph, round_index, peer_id):
     return original(graph, round_index, peer_id) or graph.neighbors(peer_id)
+
+
+@plant(outer_step, "forget")
+def catching_up_keeps_the_momentum_of_the_outer_step(original, workspace):
+    pass
 
 
 @plant(Receiver, "_answer_unread")

@@ -1,4 +1,4 @@
-"""The invariants I1 to I17 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
+"""The invariants I1 to I18 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
 
 What can be said of one engine alone stands in `peer.core.invariants`, which every step of a simulation checks too.
 
@@ -21,6 +21,7 @@ I15 with run.start.wait_for = "everyone" a run begins with all neighbors, and af
 I16 at its end a peer names itself and every neighbor: with the test of exactly those models that it has folded in the first step
     of its last round (recomputed), or with a reason why it has none
 I17 with run.edges = "one" a model is folded over the edge of its round, which an independent coloring names
+I18 a peer that takes over models of neighbors has no momentum of the outer step, which would lead on from others
 I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
 L1  every peer of the healed core finishes within a bound, and no round of it waits for its deadline
 L2  consensus: in its own test
@@ -574,6 +575,10 @@ class Checker:
                 self._compare(process, shadow)
             shadow.compared = False
             shadow.folded.clear()
+        momentum = [name for name in process.workspace.optimizers if name.startswith("outer/")]
+        self.require(effect.kind != "adopt" or not momentum, "I18", f"{process.peer_id} adopts and keeps {momentum}")
+        if effect.kind == "close" and momentum:
+            self.mark("outer step")
         if self.selections:
             self.selections.worked(process, effect)
         if effect.kind == "train":

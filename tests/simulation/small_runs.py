@@ -37,6 +37,9 @@ RUNS = {
     },
     "one edge, dfedavg, participation": {"algorithm": "dfedavg", "edges": "one", "participation": 0.8},
     "one edge, dynamic edges": {"edges": "one", "dynamic_edges": 0.3, "mix": "metropolis"},
+    "one edge, noloco": {"algorithm": "dfedavg", "edges": "one", "outer": {"optimizer": "noloco"}},
+    "nesterov": {"outer": {"optimizer": "nesterov"}, "options": {"warmup_rounds": 2, "relay_steps": 2}},
+    "nesterov, private, participation": PRIVATE | {"outer": {"optimizer": "nesterov"}, "participation": 0.6},
     "dfedavg": {"algorithm": "dfedavg"},
     "dfedavg, participation": {"algorithm": "dfedavg", "participation": 0.6},
     "dfedavg, uniform, batch": {"algorithm": "dfedavg", "mix": "uniform", "aggregation": "batch"},
@@ -96,10 +99,10 @@ def without_faults(name: str, seed: int, train_s: tuple[float, float] = (0.02, 1
 
 
 KILLED_ON_ONE_EDGE = (
-    "one edge",
-    "one edge, relay, batch",
-    "one edge, dfedavg, participation",
     "one edge, dynamic edges",
+    "one edge, relay, batch",
+    "one edge, noloco",
+    "nesterov, private, participation",
 )
 KILLED = ("plain", "relay", "batch", "dfedavg")
 KILLED_ASKING = (

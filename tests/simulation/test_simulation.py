@@ -54,7 +54,7 @@ MARKS = {
     *("model of another cluster unused", "refused label_conflict"),
     *("sketches sent", "labels taken over", "labels permuted"),
     "folded from a neighbor that was asked",
-    "folded over the one edge",
+    *("folded over the one edge", "outer step"),
     "not started without everyone",
     *("tested a neighbor's model", "no test: skipped", "no test: dead", "no test: edge_down", "no test: sat_out"),
     *("clipped", "trimmed", "refused norm_bound", "sent float16", "sent bfloat16", "sent int8"),

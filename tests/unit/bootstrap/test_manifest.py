@@ -94,7 +94,7 @@ def test_the_samples_of_a_step_are_the_first_of_a_batch_size_in_parts(value, ste
 
 
 def test_every_key_has_a_description():
-    sections = {"run.start", "run.timeouts", "run.limits", "run.screening", "run.final", "run.privacy"}
+    sections = {"run.start", "run.timeouts", "run.limits", "run.screening", "run.final", "run.privacy", "run.outer"}
     assert {key for key, description in known_keys().items() if not description} == sections
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coordinator_free_bootstrap import Manifest, make_graph, parse_manifest
+from coordinator_free_bootstrap import Manifest, make_graph, neighbors_in_round, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError, DivergedError
 from peer.algorithms import outer_step
 from peer.algorithms.workspace import Workspace
@@ -66,6 +66,26 @@ def test_private_tensors_are_those_of_the_training():
     np.testing.assert_allclose(found[:6], 2 * START[:6], rtol=1e-6)
     assert found[6:].tobytes() == (3 * START)[6:].tobytes()
     assert {name: v.size for name, v in workspace.optimizers.items()} == {"outer/slot0": 6}
+
+
+def spread_after(rounds, optimizer, momentum):
+    """Return how far 30 peers differ that only average, on one edge of an expander, in shares of the first differences."""
+    graph = make_graph("expander", 30, degree=4, manifest=Manifest(edges="one"))
+    first = np.random.default_rng(1).normal(size=(30, 9)).astype(np.float32)
+    peers = {i: workspace_of(first[i], optimizer=optimizer, learning_rate=0.7, momentum=momentum) for i in graph.ids}
+    for t in range(rounds):
+        models = {i: peer.models.model(0) for i, peer in peers.items()}
+        for i, peer in peers.items():
+            around = [models[n] for n in neighbors_in_round(graph, t, i)]
+            a_round(peer, np.mean([models[i], *around], axis=0, dtype=np.float32))
+    last = np.array([peer.models.model(0)[:8] for peer in peers.values()])
+    return np.abs(last - last.mean(0)).max() / np.abs(first - first.mean(0)).max()
+
+
+@pytest.mark.parametrize("optimizer", ["nesterov", "noloco"])
+def test_on_one_edge_peers_agree_with_the_default_momentum_and_part_with_that_of_diloco(optimizer):
+    assert spread_after(80, optimizer, 0.5) < 0.02
+    assert spread_after(80, optimizer, 0.9) > 100
 
 
 def test_a_slot_that_the_round_has_not_changed_stays_and_keeps_its_momentum():

@@ -1,11 +1,14 @@
 """The spectral gap and agreement on one edge: known graphs, the bounds that they promise, and the two ways to compute each."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, Node, make_graph, neighbors_in_round
+from coordinator_free_bootstrap.generators import kind_named
 from coordinator_free_bootstrap.mixing import _metropolis, agreement_on_one_edge, rounds_to_agree, spectral_gap
 
 
@@ -100,3 +103,24 @@ def test_agreement_on_one_edge_is_unknown_of_too_many_peers_and_never_of_parts(m
     assert agreement_on_one_edge(ring) is None
     nodes = tuple(Node(i, f"127.0.0.1:{7400 + i}") for i in range(4))
     assert agreement_on_one_edge(Graph(nodes, ((0, 1), (2, 3)), Manifest(algorithm="local"))) is None
+
+
+DOCUMENTED = re.findall(
+    r"^\| `([\w:=-]+)`.* \| ([\d,]+) \| (\d+), (\d+) \| (\d+), (\d+) \|$",
+    (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text(),
+    re.MULTILINE,
+)
+
+
+def test_the_documentation_has_a_table_of_agreement():
+    assert len(DOCUMENTED) > 5
+
+
+@pytest.mark.parametrize("row", DOCUMENTED, ids=lambda row: f"{row[0]}-{row[1]}")
+def test_the_documented_rounds_and_models_are_those_of_the_graphs(row):
+    kind, peers, *numbers = row
+    graph = make_graph(**kind_named(kind), peers=int(peers.replace(",", "")))
+    rounds, models = agreement_on_one_edge(graph)
+    on_all = rounds_to_agree(spectral_gap(graph))
+    found = [on_all, rounds, on_all * 2 * len(graph.edges) / len(graph.ids), models]
+    assert [round(number) for number in found] == [*map(int, numbers)]

@@ -135,7 +135,7 @@ def test_models_that_no_neighbor_took_are_published_too(dropped: bool) -> None:
         if dropped:
             untaken.drop(t)
     assert (
-        untaken.models()[0].tobytes()
+        untaken.models()["0"].tobytes()
         == wanted.model.tobytes()
         == untaken.published(SnapshotKey(3, 0, 0))().model.tobytes()
     )

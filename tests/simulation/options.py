@@ -228,7 +228,7 @@ def _run(rng: Random, seed: int) -> tuple[Manifest, Constants]:
     }
     receives, ahead = rng.choice((1, 2, 2, 4)), rng.choice((1, 2, 2))
     constants = Constants(concurrent_receives=receives, rounds_ahead=ahead, stale_rounds=stale_rounds)
-    if algorithm != "local" and Random(f"{seed}:one edge").random() < 0.15:
+    if algorithm != "local" and "partners" not in options and Random(f"{seed}:one edge").random() < 0.15:
         run["edges"] = "one"
     if algorithm in ("dfca", "dfedavg") and (outer := Random(f"{seed}:outer")).random() < 0.15:
         optimizer = "noloco" if "edges" in run else "nesterov"

@@ -69,10 +69,11 @@ def forget(workspace: Workspace) -> None:
 
 def _stepped(workspace: Workspace, start: Vector, average: Vector, momentum: Vector | None) -> tuple[Vector, Vector]:
     """Return the new model and momentum, float32 [d]; the arguments are not changed."""
-    outer, toward = workspace.manifest.outer, average - start
+    outer = workspace.manifest.outer
     rate, share = np.float32(outer.learning_rate), np.float32(outer.momentum)
     gain = rate if outer.optimizer == "noloco" else np.float32(1)
     with np.errstate(over="ignore", invalid="ignore"):  # refused by `step`
+        toward = average - start
         after: Vector = gain * toward if momentum is None else share * momentum + gain * toward
         move: Vector = after if outer.optimizer == "noloco" else rate * (share * after + toward)
         stepped: Vector = start + move

@@ -108,12 +108,13 @@ def test_the_models_and_the_momentum_of_the_round_before_are_not_changed_in_plac
     assert first.tobytes() == copies[0].tobytes() and momentum.tobytes() == copies[1].tobytes()
 
 
-def test_a_step_that_is_not_finite_ends_the_peer_with_the_keys_to_lower():
-    workspace = workspace_of(START, optimizer="nesterov", learning_rate=2.0, momentum=0.9)
+@pytest.mark.parametrize(("first", "far"), [(1, 3e38), (-3e37, 3.4e38)])
+def test_a_step_that_is_not_finite_ends_the_peer_with_the_keys_to_lower(first, far):
+    workspace = workspace_of(first * START, optimizer="nesterov", learning_rate=2.0, momentum=0.9)
     with pytest.raises(
         DivergedError, match=r"outer step of slot 0 .* not finite; lower run\.outer\.momentum \(0\.9\) or "
     ):
-        a_round(workspace, np.full(9, 3e38, np.float32))
+        a_round(workspace, np.full(9, far, np.float32))
 
 
 def test_catching_up_forgets_the_momentum_and_nothing_else():

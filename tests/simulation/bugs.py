@@ -118,21 +118,6 @@ def an_offer_counts_as_a_delivery(original, state, n):
     return original(state, n) or (offers and state.neighbors[n].round_index >= state.round.index)
 
 
-@plant(plan_module, "neighbors_in_round")
-def the_one_edge_is_that_of_the_next_round(original, graph, round_index, peer_id):
-    return original(graph, round_index + (graph.manifest.edges == "one"), peer_id)
-
-
-@plant(plan_module, "neighbors_in_round")
-def a_peer_without_an_edge_in_the_round_exchanges_with_all(original, graph, round_index, peer_id):
-    return original(graph, round_index, peer_id) or graph.neighbors(peer_id)
-
-
-@plant(outer_step, "forget")
-def catching_up_keeps_the_momentum_of_the_outer_step(original, workspace):
-    pass
-
-
 @plant(Receiver, "_answer_unread")
 def unread_offers_are_never_answered(original, receiver):
     pass
@@ -184,6 +169,24 @@ PLANTED["a_step_closes_while_a_fold_is_under_way"] = _closes_early
 @plant(Lockstep, "numbers")
 def numbers_of_a_later_step_are_read(original, pace):
     return Async.numbers(pace)
+
+
+# ---- one edge a round, and the outer step -------------------------------------------------------------------------------
+
+
+@plant(plan_module, "neighbors_in_round")
+def the_one_edge_is_that_of_the_next_round(original, graph, round_index, peer_id):
+    return original(graph, round_index + (graph.manifest.edges == "one"), peer_id)
+
+
+@plant(plan_module, "neighbors_in_round")
+def a_peer_without_an_edge_in_the_round_exchanges_with_all(original, graph, round_index, peer_id):
+    return original(graph, round_index, peer_id) or graph.neighbors(peer_id)
+
+
+@plant(outer_step, "forget")
+def catching_up_keeps_the_momentum_of_the_outer_step(original, workspace):
+    pass
 
 
 # ---- sending -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The invariants I1 to I18 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
+"""The invariants I1 to I16, I19, I20 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
 
 What can be said of one engine alone stands in `peer.core.invariants`, which every step of a simulation checks too.
 
@@ -20,8 +20,8 @@ I14 private tensors have values that only the peer's own training gave them; no 
 I15 with run.start.wait_for = "everyone" a run begins with all neighbors, and after all peers of the graph, or not at all
 I16 at its end a peer names itself and every neighbor: with the test of exactly those models that it has folded in the first step
     of its last round (recomputed), or with a reason why it has none
-I17 with run.edges = "one" a model is folded over the edge of its round, which an independent coloring names
-I18 a peer that takes over models of neighbors has no momentum of the outer step, which would lead on from others
+I19 with run.edges = "one" a model is folded over the edge of its round, which an independent coloring names
+I20 a peer that takes over models of neighbors has no momentum of the outer step, which would lead on from others
 I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
 L1  every peer of the healed core finishes within a bound, and no round of it waits for its deadline
 L2  consensus: in its own test
@@ -496,7 +496,7 @@ class Checker:
             shadow.delivered[header.sender, header.slot] = header.round_index, shadow.exact.astype(np.float32)
         if self.world.manifest.edges == "one":
             up = one_edge.is_up(self.world.graph, header.round_index, process.peer_id, header.sender)
-            self.require(up, "I17", f"{process.peer_id} folds {header.key} over an edge of another round")
+            self.require(up, "I19", f"{process.peer_id} folds {header.key} over an edge of another round")
             self.mark("folded over the one edge")
         late = header.round_index < process.engine.round_index
         self._was_asked(process, effect.header.sender)
@@ -576,7 +576,7 @@ class Checker:
             shadow.compared = False
             shadow.folded.clear()
         momentum = [name for name in process.workspace.optimizers if name.startswith("outer/")]
-        self.require(effect.kind != "adopt" or not momentum, "I18", f"{process.peer_id} adopts and keeps {momentum}")
+        self.require(effect.kind != "adopt" or not momentum, "I20", f"{process.peer_id} adopts and keeps {momentum}")
         if effect.kind == "close" and momentum:
             self.mark("outer step")
         if self.selections:

@@ -57,6 +57,9 @@ FOUND_AT = {
     "a_lost_tunnel_is_never_opened_again": "seed 117",
     "a_tunnel_leads_to_another_neighbor_of_its_holder": "seed 4",
     "what_a_lost_tunnel_carried_is_taken_as_delivered": "seed 579",
+    "the_one_edge_is_that_of_the_next_round": "seed 0",
+    "a_peer_without_an_edge_in_the_round_exchanges_with_all": "seed 0",
+    "catching_up_keeps_the_momentum_of_the_outer_step": "seed 94",
     "numbers_of_a_later_step_are_read": "seed 118",
     "peers_do_not_catch_up": "seed 4",
     "clipping_pulls_towards_zero": "seed 0",
@@ -74,9 +77,6 @@ FOUND_AT = {
     "a_leaving_peer_stays_while_it_closes_a_round": "seed 33",
     "everyone_is_waited_for_until_the_deadline_only": "seed 22",
     "everyone_is_the_neighbors_only": "seed 19",
-    "the_one_edge_is_that_of_the_next_round": "seed 0",
-    "a_peer_without_an_edge_in_the_round_exchanges_with_all": "seed 0",
-    "catching_up_keeps_the_momentum_of_the_outer_step": "seed 94",
 }
 SELECTING = ("fedspd", "fedspd, broadcast", "fedspd, metropolis", "fedspd, paper form")
 

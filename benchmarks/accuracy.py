@@ -1,10 +1,10 @@
-"""Accuracy over seconds, with one slow peer, and over bytes, by encoding: eight peers on a 3-regular graph, in one process.
+"""Accuracy over seconds, with one slow peer, and over bytes, by encoding, edges and outer step, in one process.
 
-    python benchmarks/accuracy.py [seconds bytes] [--seconds 150] [--tasks digits mnist] [--data-root data] [--save]
+    python benchmarks/accuracy.py [seconds bytes edges] [--seconds 150] [--tasks digits mnist] [--data-root data] [--save]
 
-All use engine, training, encodings, error feedback and timeouts of a running peer, on shards dealt by a Dirichlet distribution
-with alpha 0.5, so nothing depends on the load of the machine. Differences are taken seed by seed; +- is half the 95 % interval
-of a mean (Student's t).
+Eight peers on a 3-regular graph. All use engine, training, encodings, error feedback and timeouts of a running peer, on shards
+dealt by a Dirichlet distribution with alpha 0.5, so nothing depends on the load of the machine. Differences are taken seed by
+seed; +- is half the 95 % interval of a mean (Student's t).
 
 seconds: what one slow peer costs in lockstep, in lockstep with a short round deadline, and in the async pace. A round's training
 takes 1 s at seven peers and 5 s at the eighth, each time up to a tenth more or less, on a virtual clock; all else, messages too,
@@ -16,6 +16,8 @@ bytes: what a smaller encoding saves on the link, and costs in accuracy. The pee
 neighbors together. The target of a seed is the final accuracy of float32 minus half a point. The final accuracy is the mean of
 the last five rounds; a target counts as reached at the first of three evaluations in a row at or above it. Aim: a tenth of the
 bytes of float32 for at most 0.5 points.
+
+edges: the same for one edge a round (`run.edges`) and the outer step (`run.outer`), alone and with smaller encodings.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import argparse
 import heapq
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +45,7 @@ from peer.lab.comparison import half_width
 from peer.lab.network import SimulatedPeer, VirtualNetwork
 from peer.lab.simulated import SimulatedSettings, simulate, simulated_peers
 
-PARTS = ("seconds", "bytes")
+PARTS = ("seconds", "bytes", "edges")
 PEERS, DEGREE = 8, 3
 COMMON = [
     "run.model=mlp",
@@ -208,6 +210,16 @@ NAMES = {
     "delta_top1": "delta, largest 1 %, error feedback",
 }
 SPARSE = {"delta_top10", "delta_top1"}  # they need more rounds, and these cost little
+ALL, ONE, NESTEROV, NOLOCO = "all edges", "one edge", "all edges, nesterov", "one edge, noloco"
+WAYS = {
+    ALL: [],
+    ONE: ["run.edges=one"],
+    NESTEROV: ["run.outer.optimizer=nesterov"],
+    NOLOCO: ["run.edges=one", "run.outer.optimizer=noloco"],
+}
+FEW = ("float32", "int8", "delta_int8", "delta_top10")
+EDGES = [(ALL, "float32"), *((ONE, each) for each in FEW), (NESTEROV, "float32"), (NESTEROV, "int8")]
+EDGES += [(NOLOCO, each) for each in FEW]
 LAST, STEADY = 5, 3
 POINTS_ALLOWED, SHARE_ALLOWED = 0.5, 0.1
 TASKS = {
@@ -242,9 +254,16 @@ class Curve:
         return float("inf")
 
 
-def measure(task: str, encoding: str, seed: int, rounds: int, data_root: Path | None) -> Curve:
+def measure(task: str, way: str, encoding: str, seed: int, rounds: int, data_root: Path | None) -> Curve:
     """Run all peers to the end."""
-    settings = [*TASKS[task], *COMMON, "run.algorithm=dfedavg", f"run.encoding={encoding}", f"run.rounds={rounds}"]
+    settings = [
+        *TASKS[task],
+        *COMMON,
+        *WAYS[way],
+        "run.algorithm=dfedavg",
+        f"run.encoding={encoding}",
+        f"run.rounds={rounds}",
+    ]
     graph = make_graph("regular", PEERS, degree=DEGREE, seed=seed)
     graph = with_settings(graph, [*settings, f"run.seed={seed}", f"run.data_seed={seed}"])
     peers = simulate(graph, None, SimulatedSettings(data_root=data_root))
@@ -254,33 +273,31 @@ def measure(task: str, encoding: str, seed: int, rounds: int, data_root: Path | 
     return Curve(100 * accuracy, sent)
 
 
-def over_bytes(task: str, seeds: range, options: argparse.Namespace) -> list[list[object]]:
-    """Measure one task: a row for each encoding."""
-    rows: list[list[object]] = []
-    plain = {seed: measure(task, "float32", seed, options.rounds, options.data_root) for seed in seeds}
+def over_bytes(
+    task: str, cases: Sequence[tuple[str, str]], seeds: range, options: argparse.Namespace
+) -> Iterator[tuple[str, str, list[object]]]:
+    """Measure one task: yield for each way and encoding what follows them in their row; all edges and float32 are the base."""
+    plain = {seed: measure(task, ALL, "float32", seed, options.rounds, options.data_root) for seed in seeds}
     goal = {seed: curve.final - POINTS_ALLOWED for seed, curve in plain.items()}
-    for encoding in options.encodings:
-        whole = encoding == "float32"
+    for way, encoding in cases:
+        base = (way, encoding) == (ALL, "float32")
         rounds = options.rounds * (options.longer if encoding in SPARSE else 1)
-        curves = plain if whole else {s: measure(task, encoding, s, rounds, options.data_root) for s in seeds}
+        curves = plain if base else {s: measure(task, way, encoding, s, rounds, options.data_root) for s in seeds}
         reached = [curves[seed].bytes_to(goal[seed]) for seed in seeds]
         shares = [mine / plain[seed].bytes_to(goal[seed]) for seed, mine in zip(seeds, reached, strict=True)]
         costs = [curves[seed].final - plain[seed].final for seed in seeds]
         meets = np.mean(shares) <= SHARE_ALLOWED and np.mean(costs) >= -POINTS_ALLOWED
-        rows.append(
-            [
-                task,
-                NAMES.get(encoding, encoding),
-                rounds,
-                text_of([curve.final for curve in curves.values()], 2),
-                "" if whole else text_of(costs, 2),
-                f"{np.mean([curve.sent[-1] for curve in curves.values()]) / 1e6:.1f}",
-                text_of([value / 1e6 for value in reached], 2),
-                "" if whole else text_of(shares, 2),
-                "" if whole else "yes" if meets else "no",
-            ]
-        )
-    return rows
+        row = [
+            rounds,
+            text_of([curve.final for curve in curves.values()], 2),
+            "" if base else text_of(costs, 2),
+            f"{np.mean([curve.sent[-1] for curve in curves.values()]) / 1e6:.1f}",
+            text_of([value / 1e6 for value in reached], 2),
+            "" if base else text_of(shares, 2),
+            "" if base else "yes" if meets else "no",
+        ]
+        print(task, way, encoding, *row, sep=" | ", flush=True)
+        yield way, NAMES.get(encoding, encoding), row
 
 
 def main() -> None:
@@ -289,14 +306,14 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS), help="seconds")
     parser.add_argument("--seconds", type=float, default=150.0, help="seconds: of the virtual clock")
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="bytes")
-    parser.add_argument("--data-root", type=Path, help="bytes: folder of MNIST")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="bytes, edges")
+    parser.add_argument("--data-root", type=Path, help="bytes, edges: folder of MNIST")
     parser.add_argument("--encodings", nargs="+", choices=SHOWN, default=SHOWN, help="bytes")
-    parser.add_argument("--rounds", type=int, default=150, help="bytes")
+    parser.add_argument("--rounds", type=int, default=150, help="bytes, edges")
     parser.add_argument(
-        "--longer", type=int, default=3, help="bytes: factor of the rounds for the largest 10 %% and 1 %%"
+        "--longer", type=int, default=3, help="bytes, edges: factor of the rounds for the largest 10 %% and 1 %%"
     )
-    parser.add_argument("--seeds", type=int, help="default: 5 over seconds, 3 over bytes")
+    parser.add_argument("--seeds", type=int, help="default: 5 over seconds, 3 over bytes and edges")
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):
         parser.error(f"expected {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
@@ -311,14 +328,27 @@ def main() -> None:
         seeds = range(1, (given.seeds or 5) + 1)
         rows = [row for algorithm in given.algorithms for row in over_seconds(algorithm, seeds, given.seconds)]
         record("stragglers", "One peer of eight is five times slower", columns, rows, save=given.save)
-    if "bytes" in given.parts:
-        columns = (
-            "task", "encoding", "rounds", "final accuracy %", "to float32, points", "MB sent by a peer", "MB to the target",
-            "of float32's bytes to it", "aim met",
-        )  # fmt: skip
-        for task in given.tasks:
-            rows = over_bytes(task, range(1, (given.seeds or 3) + 1), given)
+    measured = (
+        "rounds", "final accuracy %", "to float32, points", "MB sent by a peer", "MB to the target", "of float32's bytes to it",
+        "aim met",
+    )  # fmt: skip
+    seeds = range(1, (given.seeds or 3) + 1)
+    for task in given.tasks:
+        if "bytes" in given.parts:
+            found = over_bytes(task, [(ALL, encoding) for encoding in given.encodings], seeds, given)
+            rows = [[task, encoding, *row] for _, encoding, row in found]
+            columns = ("task", "encoding", *measured)
             record(f"bytes-{task}", "Bytes to a target accuracy", columns, rows, save=given.save)
+        if "edges" in given.parts:
+            rows = [[task, way, encoding, *row] for way, encoding, row in over_bytes(task, EDGES, seeds, given)]
+            columns = ("task", "a round", "encoding", *measured)
+            record(
+                f"edges-{task}",
+                "Bytes to a target accuracy, on one edge a round and with an outer step",
+                columns,
+                rows,
+                save=given.save,
+            )
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, ge
 
 from pydantic import Field
 
+from coordinator_free_bootstrap.base_k import base_k_edges
 from coordinator_free_bootstrap.errors import ConfigProblem, GraphError, Option, UsageError
 from coordinator_free_bootstrap.graph import Graph, Node, split_address
 from coordinator_free_bootstrap.manifest import Manifest
@@ -28,6 +29,8 @@ Kind = Literal[
     "line",
     "torus",
     "complete",
+    "hypercube",
+    "base-k",
     "star",
     "regular",
     "expander",
@@ -48,8 +51,9 @@ BASE_PORT = 7400  # of peer 0
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Parameters of the random kinds; None where the kind has none. ``degree`` is the average degree to reach."""
+    """Parameters of a kind; None where it has none. ``degree`` is the average degree to reach."""
 
+    k: int | None = None
     p: float | None = None
     m: int | None = None
     degree: float | None = None
@@ -57,6 +61,7 @@ class Shape:
 
 
 _ALLOWED: dict[Kind, tuple[str, ...]] = {
+    "base-k": ("k",),
     "regular": ("degree",),
     "expander": ("degree",),
     "small-world": ("degree",),
@@ -64,7 +69,15 @@ _ALLOWED: dict[Kind, tuple[str, ...]] = {
     "barabasi-albert": ("m", "degree"),
     "geometric": ("radius", "degree"),
 }
-KIND_KEYS: dict[str, type[int] | type[float]] = {"seed": int, "p": float, "m": int, "degree": float, "radius": float}
+KIND_KEYS: dict[str, type[int] | type[float]] = {
+    "seed": int,
+    "k": int,
+    "p": float,
+    "m": int,
+    "degree": float,
+    "radius": float,
+}
+_PARAMETERS = ("k", "p", "m", "degree", "radius")
 REWIRED = 0.1  # share of the edges of a small world that are rewired by default
 DEGREE = 4  # without a parameter: few messages, and a small set of peers is still connected
 
@@ -73,6 +86,7 @@ class DrawOptions(TypedDict, total=False):
     """How a graph is drawn: keyword arguments of `peer.Graph.make` and `make_graph`, beside kind and number of peers."""
 
     seed: Annotated[int, Field(1, description="Seed of the graph; run.seed is that of the run.")]
+    k: Annotated[int | None, Field(None, description="base-k: partners of a peer in one of its rounds. Default: 1.")]
     p: Annotated[
         float | None,
         Field(None, description="erdos-renyi: probability of an edge; small-world: share of edges rewired."),
@@ -106,9 +120,9 @@ class GraphOptions(DrawOptions, total=False):
         Field(
             KIND,
             description=f"Kind of graph: {', '.join(KINDS)}. Keys: seed (1); degree, the average degree (4, or more if needed "
-            "for a connected graph). In place of degree: erdos-renyi:p=0.5, probability of an edge; barabasi-albert:m=2, edges "
-            "per new peer; geometric:radius=0.3, in the unit square. small-world:p=0.1, share of edges rewired. "
-            "--set run.seed=N is the seed of the run.",
+            "for a connected graph). base-k:k=1, partners in one of its rounds (arXiv 2305.11420). In place of degree: "
+            "erdos-renyi:p=0.5, probability of an edge; barabasi-albert:m=2, edges per new peer; geometric:radius=0.3, in the "
+            "unit square. small-world:p=0.1, share of edges rewired. --set run.seed=N is the seed of the run.",
         ),
         Shown(metavar="KIND[:KEY=VALUE,...]"),
     ]
@@ -122,7 +136,7 @@ def make_graph(
 
     An expander is the regular graph of the largest spectral gap among `EXPANDER_DRAWS` draws.
 
-    Without p, m, degree or radius a kind that has one of them gets `default_degree`.
+    Without p, m, degree or radius a kind that has one of them gets `default_degree`; base-k gets k = 1.
 
     Args:
         kind: one of `KINDS`.
@@ -144,15 +158,17 @@ def make_graph(
 
 def _made(kind: Kind, peers: int, manifest: Manifest, options: GraphOptions) -> Graph:
     base_port, address_template, seed = options["base_port"], options["address_template"], options["seed"]
-    p, m, degree, radius = options["p"], options["m"], options["degree"], options["radius"]
+    k, p, m, degree, radius = options["k"], options["p"], options["m"], options["degree"], options["radius"]
     if base_port is not None and "{port" not in address_template:
         why = f"{Option('address_template')} has no {{port}}"
         raise UsageError(ConfigProblem.without_effect(Option("base_port"), base_port, why))
     if kind not in KINDS:
         raise GraphError(ConfigProblem(Option("kind"), f"one of {', '.join(KINDS)}", repr(kind)))
-    if kind in _ALLOWED and (p is None or kind == "small-world") and m is None and radius is None and degree is None:
+    if kind == "base-k":
+        k = 1 if k is None else k
+    elif kind in _ALLOWED and (p is None or kind == "small-world") and m is None and radius is None and degree is None:
         degree = default_degree(kind, peers)
-    shape = Shape(p, m, degree, radius)
+    shape = Shape(k, p, m, degree, radius)
     _check_shape(kind, peers, shape)
     first_port = BASE_PORT if base_port is None else base_port
     _check_addresses(address_template, base_port, peers)
@@ -251,12 +267,12 @@ def _connected(kind: Kind, peers: int, shape: Shape, seeds: Iterable[int]) -> It
 
 def _drawing(kind: Kind, peers: int, shape: Shape, seed: int) -> str:
     """Return the name of a drawn graph."""
-    settings = ", ".join(f"{name}={getattr(shape, name):g}" for name in _given(shape))
-    return ", ".join(filter(None, [kind, f"{peers} peers", f"{settings}, seed {seed}" if settings else ""]))
+    settings = [f"{name}={getattr(shape, name):g}" for name in _given(shape)]
+    return ", ".join([kind, f"{peers} peers", *settings, *[f"seed {seed}"] * bool(settings and kind != "base-k")])
 
 
 def _given(shape: Shape) -> list[str]:
-    return [name for name in ("p", "m", "degree", "radius") if getattr(shape, name) is not None]
+    return [name for name in _PARAMETERS if getattr(shape, name) is not None]
 
 
 def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
@@ -267,6 +283,7 @@ def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
     if len(several := [name for name in given if not (name == "p" and kind == "small-world")]) > 1:
         raise GraphError(ConfigProblem(Option(several[0]), f"{' or '.join(several)}, not both", " and ".join(several)))
     limits: dict[str, tuple[float | None, float, float]] = {
+        "k": (shape.k, 1, peers - 1),
         "p": (shape.p, 0, 1),
         "m": (shape.m, 1, peers - 1),
         "degree": (shape.degree, 1, peers - 1),
@@ -283,7 +300,7 @@ def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
         raise GraphError(ConfigProblem(Option("degree"), "an even integer", f"{degree:g}"))
 
 
-def _draw(kind: Kind, peers: int, shape: Shape, seed: int) -> nx.Graph:
+def _draw(kind: Kind, peers: int, shape: Shape, seed: int) -> nx.Graph:  # noqa: PLR0912 - one case per kind
     """Return one draw; it may be disconnected.
 
     An average degree x gives p = x / (N - 1) for erdos-renyi and m = x / 2, rounded, at least 1, for barabasi-albert.
@@ -297,6 +314,13 @@ def _draw(kind: Kind, peers: int, shape: Shape, seed: int) -> nx.Graph:
             return nx.path_graph(peers)
         case "complete":
             return nx.complete_graph(peers)
+        case "hypercube":
+            if peers & (peers - 1):
+                fix = "Kind base-k takes any number."
+                raise GraphError(ConfigProblem(Option("peers"), "a power of two for a hypercube", str(peers), fix))
+            return nx.hypercube_graph(peers.bit_length() - 1)
+        case "base-k":
+            return nx.Graph(base_k_edges(peers, shape.k or 1))
         case "star":
             return nx.star_graph(peers - 1)
         case "torus":  # the grid closest to a square, periodic in both directions

@@ -10,10 +10,12 @@ import ipaddress
 import json
 import re
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from coordinator_free_bootstrap.coloring import matchings
 from coordinator_free_bootstrap.errors import ConfigProblem, GraphError, Option
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.manifest import digest as manifest_digest
@@ -296,6 +298,11 @@ class Graph:
         graph.add_edges_from(self.edges)
         graph.add_edges_from((a, b, {"via": relay}) for a, b, relay in self.via)
         return graph
+
+    @cached_property
+    def matchings(self) -> tuple[Mapping[int, int], ...]:
+        """The edges in classes in which a peer has one partner at most, each from a peer to its partner (`coloring`)."""
+        return matchings(self.edges)
 
     @cached_property
     def _by_id(self) -> dict[int, Node]:

@@ -24,10 +24,15 @@ REVISIONS_TOLD = 16  # a peer that is further behind is refused as one of anothe
 # Models of before and after mean something else, or have another form, where one of these differs.
 INCOMPARABLE = (
     *("federation", "algorithm", "options", "clusters", "task", "task_options", "model", "model_options"),
-    *("private_parameters", "encoding", "seed", "data_seed", "start_from", "optimizer", "optimizer_state"),
+    *("private_parameters", "encoding", "seed", "data_seed", "start_from", "optimizer", "optimizer_state", "outer"),
     "privacy",  # what was trained before tells of samples without the noise that is promised afterwards
 )
-BOTH_ENDS = ("pace", "participation", "dynamic_edges")  # keys by which one end of an edge knows what the other does
+BOTH_ENDS = (
+    "pace",
+    "participation",
+    "dynamic_edges",
+    "edges",
+)  # keys by which one end of an edge knows what the other does
 _IN_RECORDS = ("_version", "_digest")  # ends of the names of fields that records keep
 
 

@@ -34,6 +34,7 @@ class AlgorithmFacts:
         keeps_arrivals: whether it keeps arrivals until a step closes.
         final_epochs: of its final phase, where ``run.final.epochs`` is not set.
         result_is_model: whether its result is one model, which a final phase can train.
+        steps_out: whether its rounds may end with the outer step of ``run.outer``.
         tunes: whether it trains at the rate of ``run.final`` without a final phase, too.
         keys: further keys of ``run``, such as ``screening.clip``, and when each has an effect.
     """
@@ -43,6 +44,7 @@ class AlgorithmFacts:
     keeps_arrivals: bool = True
     final_epochs: int = 1
     result_is_model: bool = True
+    steps_out: bool = True
     tunes: bool = True
     keys: Mapping[str, EffectiveWhen] = field(default_factory=dict)
 
@@ -90,6 +92,7 @@ OF_FINAL = EffectiveWhen(lambda r: r.final_epochs > 0, "the run has no final pha
 OF_FINAL_RATE = EffectiveWhen(lambda r: r.algorithm.tunes or r.final_epochs > 0, OF_FINAL.why_not)
 OF_BUILTIN_LOOP = EffectiveWhen(lambda r: not r.own_loop, lambda r: f"task {r.run.task!r} trains in its own loop")
 OF_PRIVACY = EffectiveWhen(lambda r: r.run.privacy.is_on, "run.privacy.clip_norm is not set")
+OF_OUTER = EffectiveWhen(lambda r: r.run.outer.is_on, "run.outer.optimizer is not set")
 OF_ROUNDS = EffectiveWhen(lambda r: r.run.rounds > 1, "run.rounds is 1")
 
 
@@ -270,6 +273,34 @@ class FinalPhase(_Section):
     )
 
 
+class OuterStep(_Section):
+    """A step with momentum at the end of each round (`peer.algorithms.outer_step`); off without ``optimizer``."""
+
+    optimizer: Annotated[
+        Literal["nesterov", "noloco"] | None,
+        EffectiveWhen(
+            lambda r: r.algorithm.steps_out,
+            _of_algorithm("ends a round in its own way"),
+            stated="the algorithm ends a round in its own way",
+        ),
+    ] = Field(
+        None,
+        description="step with momentum from the round's start to its average: as in DiLoCo, or in NoLoCo, on one edge; default: "
+        "the average itself",
+    )
+    learning_rate: Annotated[float, OF_OUTER] = Field(
+        0.7, gt=0, le=2, description="share of the way to the average, with momentum beyond it"
+    )
+    momentum: Annotated[float, OF_OUTER] = Field(
+        0.5, ge=0, lt=1, description="of the step; 0.9, as in DiLoCo, needs many edges in a round"
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether rounds end with an outer step."""
+        return self.optimizer is not None
+
+
 class Manifest(_Section):
     """The shared settings of one run. Every key has a default, so a graph file without ``run`` is valid.
 
@@ -384,6 +415,11 @@ class Manifest(_Section):
         description="rho: an arrival of the round before has rho times its weight; 0 drops it; "
         "default: 0 in lockstep, 0.5 in async",
     )
+    edges: Annotated[Literal["all", "one"], OF_EXCHANGE] = Field(
+        "all",
+        description="on which edges a round exchanges: with all neighbors, or with one, which follows from graph and round; "
+        "peer graph check compares both",
+    )
     dynamic_edges: Annotated[float, OF_EXCHANGE] = Field(
         0.0, ge=0, lt=1, description="p: probability that an edge is down in a round"
     )
@@ -413,8 +449,18 @@ class Manifest(_Section):
     timeouts: Timeouts = Field(default_factory=Timeouts)
     limits: Limits = Field(default_factory=Limits)
     screening: Screening = Field(default_factory=Screening)
+    outer: OuterStep = Field(default_factory=OuterStep)
     final: FinalPhase = Field(default_factory=FinalPhase)
     privacy: PrivateTraining = Field(default_factory=PrivateTraining)
+
+    @model_validator(mode="after")
+    def _check_outer_edges(self) -> Self:
+        """Check that NoLoCo has pairs."""
+        if self.outer.optimizer == "noloco" and self.edges != "one":
+            raise ValueError(
+                'outer.optimizer: expected nesterov, or noloco with edges "one", got noloco with edges "all". Set run.edges=one.'
+            )
+        return self
 
     @property
     def step_samples(self) -> int | Literal["all"]:

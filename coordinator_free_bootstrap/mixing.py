@@ -1,13 +1,17 @@
-"""How fast averaging over a graph spreads what one peer learned: the spectral gap of its Metropolis weights. Pure.
+"""How fast averaging over a graph spreads what one peer learned, on all its edges and on one edge a round. Pure.
 
-Each round multiplies the peers' models by W, w_ij = 1 / (1 + max(deg i, deg j)) for neighbors, w_ii = 1 - sum_j w_ij. Differences
-between the peers shrink by at least the factor lambda, the second largest absolute value of an eigenvalue of W; the gap is
-1 - lambda. Source: Lin Xiao and Stephen Boyd, "Fast linear iterations for distributed averaging", 2004.
+On all edges each round multiplies the peers' models by W, w_ij = 1 / (1 + max(deg i, deg j)) for neighbors, w_ii = 1 - sum_j
+w_ij. Differences between the peers shrink by at least the factor lambda, the second largest absolute value of an eigenvalue of W;
+the gap is 1 - lambda. Source: Lin Xiao and Stephen Boyd, "Fast linear iterations for distributed averaging", 2004.
+
+On one edge (``run.edges`` "one") a round multiplies them by the W of its class of edges, with w_ij = w_ii = 1/2 for its pairs.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from coordinator_free_bootstrap.graph import Graph
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DENSE_PEERS_MAX = 300  # above, Lanczos iterations cost less than all eigenvalues, and need scipy
+PRODUCT_PEERS_MAX = 2_000  # above, the product of a cycle's rounds takes too long
 LEFT = 0.01  # of a difference: when peers count as agreed
 
 
@@ -49,6 +54,60 @@ def rounds_to_agree(gap: float) -> int | None:
     if gap <= 0:
         return None
     return 1 if gap >= 1 else max(1, math.ceil(math.log(LEFT) / math.log1p(-gap)))
+
+
+def agreement_on_one_edge(graph: Graph) -> tuple[int, float] | None:
+    """Return the rounds on one edge until a hundredth of any difference between peers is left, and the models that a peer sends.
+
+    The models are a mean over the peers. None: that never happens, or there are more than `PRODUCT_PEERS_MAX` peers.
+    """
+    if len(graph.components) > 1 or len(graph.nodes) > PRODUCT_PEERS_MAX:
+        return None
+    import numpy as np
+
+    size, classes = len(graph.nodes), _partner_rows(graph)
+    apart = np.eye(size) - 1 / size  # of the models of all peers: what no round has averaged yet
+    powers = [_averaged(apart, classes)]  # of a cycle
+    while _largest_share(powers[-1]) > LEFT:
+        powers.append(powers[-1] @ powers[-1])
+    cycles = 0
+    for exponent in reversed(range(len(powers) - 1)):
+        more = apart @ powers[exponent]
+        if _largest_share(more) > LEFT:
+            apart, cycles = more, cycles + 2**exponent
+    counts = range(1, len(classes) + 1)
+    more_rounds = counts[bisect_left(counts, True, key=lambda t: _largest_share(_averaged(apart, classes[:t])) <= LEFT)]
+    models = [len(each) / size for each in graph.matchings]
+    return cycles * len(classes) + more_rounds, cycles * sum(models) + sum(models[:more_rounds])
+
+
+def _partner_rows(graph: Graph) -> list[NDArray[np.intp]]:
+    """Return for each class of edges the row of each peer's partner, or its own row."""
+    import numpy as np
+
+    row_of: Mapping[int, int] = {peer: row for row, peer in enumerate(graph.ids)}
+    return [np.array([row_of[each.get(peer, peer)] for peer in graph.ids]) for each in graph.matchings]
+
+
+def _averaged(models: NDArray[np.float64], classes: list[NDArray[np.intp]]) -> NDArray[np.float64]:
+    """Return the models, one in a row, after a round on each of the classes."""
+    for partners in classes:
+        models = (models + models[partners]) / 2
+    return models
+
+
+def _largest_share(matrix: NDArray[np.float64]) -> float:
+    """Return the spectral norm: the largest share of a difference that is left."""
+    import numpy as np
+
+    if len(matrix) <= DENSE_PEERS_MAX:
+        return float(np.linalg.norm(matrix, 2))
+    if not matrix.any():  # a hypercube's cycle leaves nothing
+        return 0.0
+    from scipy.sparse.linalg import svds
+
+    start = generator(0, "lanczos").normal(size=len(matrix))
+    return float(svds(matrix, k=1, v0=start, tol=1e-6, return_singular_vectors=False)[0])
 
 
 def _metropolis(graph: Graph) -> tuple[list[int], list[int], NDArray[np.float64]]:

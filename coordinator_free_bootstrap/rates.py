@@ -103,10 +103,15 @@ def check_limits(graph: Graph, peer_id: int, upload: int | None, download: int |
 def round_s(
     graph: Graph, peer_id: int, model_bytes: int, upload: int | None = None, download: int | None = None
 ) -> float:
-    """Return the seconds that one model to and from each neighbor takes at a peer's limits; 0 without limits."""
-    node = graph.node(peer_id)
+    """Return the seconds that a model to and from each neighbor of a round takes at a peer's limits; 0 without limits."""
+    node, sharing = graph.node(peer_id), _in_a_round(graph, peer_id)
     limits = (upload or node.upload_limit, download or node.download_limit)
-    return max(model_bytes * graph.degree(peer_id) / limit if limit else 0.0 for limit in limits)
+    return max(model_bytes * sharing / limit if limit else 0.0 for limit in limits)
+
+
+def _in_a_round(graph: Graph, peer_id: int) -> int:
+    """Return with how many neighbors a peer exchanges models in a round, at most."""
+    return min(graph.degree(peer_id), 1 if graph.manifest.edges == "one" else len(graph.nodes))
 
 
 def problems(graph: Graph, model_bytes: int) -> Iterator[str]:
@@ -142,10 +147,10 @@ def problems_of(
 ) -> Iterator[str]:
     """Yield a sentence for each timeout that one peer's limits do not fit."""
     timeouts, node, degree = graph.manifest.timeouts, graph.node(peer_id), graph.degree(peer_id)
-    seconds = round_s(graph, peer_id, model_bytes, upload, download)
+    seconds, sharing = round_s(graph, peer_id, model_bytes, upload, download), _in_a_round(graph, peer_id)
     if seconds > timeouts.round_deadline_s:
         yield (
-            f"peer {peer_id}: one model of {model_bytes} bytes to and from {counted(degree, 'neighbor')} takes {seconds:.0f} s "
+            f"peer {peer_id}: one model of {model_bytes} bytes to and from {counted(sharing, 'neighbor')} takes {seconds:.0f} s "
             f"at its limits; run.timeouts.round_deadline_s is {timeouts.round_deadline_s:g}. Raise it, choose a smaller "
             "run.encoding, or raise the limits."
         )

@@ -1,4 +1,4 @@
-"""Edges that are down and peers that do not train in a round, derived from the shared seed without a message. Pure.
+"""Edges that are down and peers that do not train in a round, derived from graph, round and seed without a message. Pure.
 
 Dynamic graphs in FedSPD (Lin, Yağın, Joe-Wong, Table 7) remove edges and also add edges between peers that are not
 neighbors. Here two peers exchange messages only over an edge of the graph file, so a round only removes edges. For
@@ -25,7 +25,16 @@ def is_active(seed: int, round_index: int, peer_id: int, participation: float) -
 
 
 def neighbors_in_round(graph: Graph, round_index: int, peer_id: int) -> tuple[int, ...]:
-    """Return the neighbors whose edge to this peer is up in a round, ascending; active or not."""
-    seed, removed = graph.manifest.seed, graph.manifest.dynamic_edges
-    neighbors = graph.neighbors(peer_id)
-    return tuple(other for other in neighbors if edge_is_up(seed, round_index, peer_id, other, removed))
+    """Return the neighbors whose edge to this peer is up in a round, ascending; active or not.
+
+    With ``run.edges`` "one" it is up in the rounds of its class (`Graph.matchings`); the classes take turns, so a peer without an
+    edge of a class is idle in its rounds.
+    """
+    m = graph.manifest
+    around = graph.neighbors(peer_id)
+    if m.edges == "one":
+        partner = graph.matchings[round_index % len(graph.matchings)].get(peer_id) if graph.matchings else None
+        around = () if partner is None else (partner,)
+    return tuple(
+        n for n in around if not m.dynamic_edges or edge_is_up(m.seed, round_index, peer_id, n, m.dynamic_edges)
+    )

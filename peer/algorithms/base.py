@@ -32,6 +32,7 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import AlgorithmFacts, InRun, Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen, NoOptions, parsed
 from coordinator_free_bootstrap.seeds import derive_seed
+from peer.algorithms import outer_step
 from peer.algorithms.learner import Ability, Fields, Learner, measured, training_fields
 from peer.algorithms.predictor import Predictor
 from peer.algorithms.private import SampleUse
@@ -76,6 +77,9 @@ class Algorithm(Generic[OptionsT, StateT]):
         "it is not known to ask the training samples by private trainings and votes only"
     )
     result_is_model: ClassVar[bool] = True  # False: predictions of several models, which a final phase cannot train
+    steps_out: ClassVar[bool] = (
+        False  # ends a round with the average of what was trained, so that run.outer can step from there
+    )
     tunes: ClassVar[bool] = False  # trains at the rate of `run.final` without a final phase, too
     validation_share: ClassVar[float] = (
         0.0  # of a peer's training samples, held out where its shard has no validation data
@@ -138,6 +142,7 @@ class Algorithm(Generic[OptionsT, StateT]):
             keeps_arrivals=cls.kept_models is not Algorithm.kept_models,
             final_epochs=cls.default_final_epochs,
             result_is_model=cls.result_is_model,
+            steps_out=cls.steps_out,
             tunes=cls.tunes,
             keys=cls.keys,
         )
@@ -269,12 +274,13 @@ class Algorithm(Generic[OptionsT, StateT]):
         return (Target(header.slot, self.mixing_weight(header.sender)),)
 
     def metropolis(self, neighbor: int) -> float:
-        """Return w_im, with degrees from the graph file."""
+        """Return w_im, with degrees from the graph file; with ``run.edges`` "one" a half, the degree being 1."""
         return self._metropolis[neighbor]
 
     @cached_property
     def _metropolis(self) -> dict[int, float]:
-        return {n: self.graph.metropolis(self.peer_id, n) for n in self.graph.neighbors(self.peer_id)}
+        one = self.manifest.edges == "one"
+        return {n: 0.5 if one else self.graph.metropolis(self.peer_id, n) for n in self.graph.neighbors(self.peer_id)}
 
     def mixing_weight(self, neighbor: int) -> float:
         """Return an arrival's weight: 1 if uniform (the own model weighs 1 too), else its Metropolis weight."""
@@ -365,6 +371,7 @@ class Algorithm(Generic[OptionsT, StateT]):
     def close(self, workspace: Workspace[StateT]) -> StateT:
         """Merge the arrivals of the last exchange step and recompute the state; `evaluate` follows."""
         self.merge(workspace)
+        outer_step.step(workspace, self.travelling(self.manifest, workspace.learner.schema))
         return workspace.state
 
     def evaluate(self, workspace: Workspace[StateT]) -> Fields:

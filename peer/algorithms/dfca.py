@@ -99,6 +99,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
     """DFCA with global or local initialization, sequential or batch aggregation, and the optional relay warm-up."""
 
     name = "dfca"
+    steps_out = True
     Options: ClassVar[type[BaseModel]] = DfcaOptions
     State: ClassVar[type[AlgorithmState]] = DfcaState
 

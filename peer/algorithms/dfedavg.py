@@ -14,6 +14,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
+from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
@@ -37,12 +38,18 @@ class DFedAvg(Algorithm[DFedAvgOptions]):
 
     name = "dfedavg"
     clustered = False
+    steps_out = True
     Options = DFedAvgOptions
     default_mix = "metropolis"
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
         if self.options.partners:
+            if manifest.edges == "one":
+                raise ConfigError(
+                    f"run.options.partners: expected 0 with run.edges 'one', where a round has one neighbor, got "
+                    f"{self.options.partners}. Set one of them."
+                )
             self.mix = manifest.mix or "uniform"
 
     @override

@@ -53,8 +53,7 @@ class NearestCluster(Algorithm[OptionsT, StateT]):
     @override
     def close(self, workspace: Workspace[StateT]) -> StateT:
         """Merge, then choose the cluster of lowest training loss, for the evaluation and for the next round."""
-        self.merge(workspace)
-        return self.reassigned(workspace, workspace.state, self.clusters)
+        return self.reassigned(workspace, super().close(workspace), self.clusters)
 
     @override
     def uses(self, round_index: int) -> SampleUse:

@@ -64,7 +64,8 @@ StateT = TypeVar("StateT", bound=SeedingState)
 
 def obstacle_to_seeds(manifest: Manifest) -> str | None:
     """Return what keeps a run from seeding its clusters, with the key and what is allowed; None: nothing."""
-    for key, found, needed in (("pace", manifest.pace, "lockstep"), ("dynamic_edges", manifest.dynamic_edges, 0.0)):
+    for key, needed in (("pace", "lockstep"), ("edges", "all"), ("dynamic_edges", 0.0)):
+        found = getattr(manifest, key)
         if found != needed:
             return (
                 f"run.{key}: expected {needed!r} with options.initialization 'seeds', whose numbers must reach all peers in "
@@ -93,7 +94,7 @@ class Seeding:
         graph: all peers.
 
     Raises:
-        ConfigError: the pace is not lockstep, edges are dynamic, or no round is left after the start.
+        ConfigError: the pace is not lockstep, an edge may be down, or no round is left after the start.
     """
 
     def __init__(self, manifest: Manifest, epochs: int, peer_id: int, graph: Graph) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from peer.algorithms import outer_step
 from peer.algorithms.base import Algorithm
 from peer.algorithms.final_phase import final_predictor, finish
 from peer.algorithms.learner import Fields
@@ -25,7 +26,9 @@ PHASE_OF = {  # work kind -> the phase in the run history that its seconds count
 }
 
 
-def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Callable[[], float]) -> WorkDone:
+def perform(  # noqa: PLR0912 - one case per kind
+    work: Work, algorithm: Algorithm, workspace: Workspace, clock: Callable[[], float]
+) -> WorkDone:
     """Do the work that the engine asked for, and return the event that answers it.
 
     Args:
@@ -42,6 +45,8 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.state = algorithm.assign(workspace) if work.active else algorithm.sit_out(workspace)
             workspace.models.begin_round(algorithm.deferred_slots(workspace.state, work.round_index))
             workspace.arrivals.clear()
+            if algorithm.steps_out:
+                outer_step.begin(workspace, range(algorithm.slots))
         case "train":
             metrics = {"learning_rate": workspace.learning_rate, **_trained(algorithm, workspace)}
             if workspace.resumed_steps:
@@ -61,6 +66,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
                 metrics["cluster_index"] = workspace.state.cluster_index
         case "adopt":
             workspace.models.discard_deferred()
+            outer_step.forget(workspace)
             workspace.state = algorithm.adopt(workspace)
         case "final":
             workspace.personalized, metrics = finish(algorithm, workspace)

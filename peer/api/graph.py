@@ -15,7 +15,7 @@ from coordinator_free_bootstrap import Kind, Manifest, digest, load_graph, make_
 from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Option, written_as
 from coordinator_free_bootstrap.generators import KIND, PEERS, DrawOptions
 from coordinator_free_bootstrap.graph import Node
-from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
+from coordinator_free_bootstrap.mixing import agreement_on_one_edge, rounds_to_agree, spectral_gap
 from coordinator_free_bootstrap.options import given_keys
 from peer.api.arguments import given_path, named_in_python
 
@@ -48,13 +48,13 @@ class Graph(BaseGraph):
         """Make a connected graph, as `peer graph make` does.
 
         Args:
-            kind: ring, line, torus, complete, star, regular, expander, small-world, erdos-renyi, barabasi-albert or
-                geometric.
+            kind: ring, line, torus, complete, hypercube, base-k, star, regular, expander, small-world, erdos-renyi,
+                barabasi-albert or geometric.
             peers: number of peers, 2 or more; ids start at 0.
             run: manifest keys (`peer graph keys` lists them): ``{"rounds": 12, "timeouts": {"suspicion_s": 3}}``. The value of
                 ``algorithm`` may be an own subclass of `Algorithm`; ``options`` are then its options.
-            options: seed (1), p, m, degree, radius, base_port and address_template (`DrawOptions`). The degree is 4, or more if
-                needed for a connected graph. ``run={"seed": ...}`` is the seed of the run.
+            options: seed (1), k, p, m, degree, radius, base_port and address_template (`DrawOptions`). The degree is 4, or more
+                if needed for a connected graph. ``run={"seed": ...}`` is the seed of the run.
 
         Raises:
             GraphError: a parameter is out of range or unknown to this kind, or no draw is connected.
@@ -108,16 +108,21 @@ class Graph(BaseGraph):
         """
         check_names(self)
         degrees, gap = [self.degree(peer_id) for peer_id in self.ids], spectral_gap(self)
+        degree_mean, rounds = sum(degrees) / len(degrees), rounds_to_agree(gap)
+        rounds_on_one, models_on_one = agreement_on_one_edge(self) or (None, None)
         return {
             "peers": len(self.nodes),
             "edges": len(self.edges),
             "degree_min": min(degrees),
-            "degree_mean": sum(degrees) / len(degrees),
+            "degree_mean": degree_mean,
             "degree_max": max(degrees),
             "diameter_at_most": self.diameter_bound,
             "connected_parts": len(self.components),
             "spectral_gap": gap,
-            "rounds_to_agree": rounds_to_agree(gap),
+            "rounds_to_agree": rounds,
+            "models_to_agree": None if rounds is None else rounds * degree_mean,
+            "rounds_to_agree_on_one_edge": rounds_on_one,
+            "models_to_agree_on_one_edge": models_on_one,
             "dials_only_peers": sum(node.dials_only for node in self.nodes),
             "relayed_edges": len(self.via),
             "pinned_peers": sum(bool(node.pins) for node in self.nodes),

@@ -1,6 +1,7 @@
 """Deltas: a model is sent as its change since the last model that its receiver has acknowledged. Pure.
 
-A sender has one *published* model per slot. What it sends next is the published model plus the encoded change to the new one, and
+A sender has one *published* model per slot; where a round has one edge, one per slot and neighbor, since each neighbor gets a
+model only once in a cycle of rounds. What it sends next is the published model plus the encoded change to the new one, and
 that is the next published model: what an encoding leaves out is in the next change by itself (error feedback, as in EF21:
 Richtarik et al. 2021, arXiv:2106.05203). Whether a neighbor gets the change or the whole published model, it has the same model
 afterwards, bit for bit, so faults change the bytes sent and no result.
@@ -81,24 +82,25 @@ class DeltaSender:
     Args:
         schema: of the models.
         encoding: one of `peer.core.encoding.DELTAS`.
-        published: the last published model of each slot, of a checkpoint.
+        published: the last published models, of a checkpoint.
     """
 
-    def __init__(self, schema: Schema, encoding: str, published: dict[int, Vector]) -> None:
+    def __init__(self, schema: Schema, encoding: str, published: dict[str, Vector]) -> None:
         self._schema, self._encoding = schema, encoding
         self._last = {
-            slot: Publication(model, None, Published(model, name_of(model))) for slot, model in published.items()
+            name: Publication(model, None, Published(model, name_of(model))) for name, model in published.items()
         }
         self._offers: dict[SnapshotKey, Publication] = {}  # of the rounds whose snapshots are kept
         self._known: dict[tuple[int, int], tuple[int, int]] = {}  # (neighbor, slot) -> (its incarnation, name)
 
-    def models(self) -> dict[int, Vector]:
-        """Return the last published model of each slot, for a checkpoint."""
-        return {slot: last.published(self._schema, self._encoding).model for slot, last in self._last.items()}
+    def models(self) -> dict[str, Vector]:
+        """Return the last published models by slot, or slot and neighbor, for a checkpoint."""
+        return {name: last.published(self._schema, self._encoding).model for name, last in self._last.items()}
 
-    def offer(self, key: SnapshotKey, snapshot: Vector) -> None:
-        """Offer a snapshot, which is never mutated again."""
-        self._last[key.slot] = self._offers[key] = Publication(snapshot, self._last.get(key.slot))
+    def offer(self, key: SnapshotKey, snapshot: Vector, only: int | None = None) -> None:
+        """Offer a snapshot, which is never mutated again, to all neighbors or to one only."""
+        name = str(key.slot) if only is None else f"{key.slot}/{only}"
+        self._last[name] = self._offers[key] = Publication(snapshot, self._last.get(name))
 
     def published(self, key: SnapshotKey) -> Callable[[], Published]:
         """Return a function that publishes an offered snapshot, once."""
@@ -123,7 +125,7 @@ class DeltaSender:
             self._known.pop(pair, None)
 
     def drop(self, before_round: int) -> None:
-        """Free what was offered in earlier rounds, except the last published model of each slot."""
+        """Free what was offered in earlier rounds, except the last published models."""
         for key in [key for key in self._offers if key.round_index < before_round]:
             self._offers.pop(key).published(self._schema, self._encoding)
 

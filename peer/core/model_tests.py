@@ -15,7 +15,7 @@ TESTED_MAX = 100  # neighbors of one peer: a complete graph of 1,000 peers would
 REASONS: Mapping[str, str] = {  # word in records -> sentence about the peer whose model is missing
     "not_drawn": f"the tester has more neighbors than it tests, {TESTED_MAX}",
     "sat_out": "did not train in the last round (run.participation)",
-    "edge_down": "its edge was down in the last round (run.dynamic_edges)",
+    "edge_down": "its edge was down in the last round (run.edges, run.dynamic_edges)",
     "not_taken": "the tester sat the last round out and took no models",
     "not_asked": "the tester did not ask for its model",
     "unknown": "was never met",

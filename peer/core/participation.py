@@ -1,7 +1,8 @@
 """How many rounds a peer took part in, as its neighbors saw it: a run in which a peer was hardly there says so. Pure.
 
 A neighbor took part in a round unless its models were missing when the round closed, the field ``missing`` of its record. They
-are not missing where none are expected: it sits the round out (`run.participation`), or the edge is down (`run.dynamic_edges`).
+are not missing where none are expected: it sits the round out (`run.participation`), or the edge is down (`run.edges`,
+`run.dynamic_edges`).
 """
 
 from __future__ import annotations

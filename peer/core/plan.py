@@ -1,17 +1,17 @@
 """What a round consists of, decided once when it begins: steps, and which peers train, send and receive. Pure.
 
-Both ends of an edge derive the same participants from the shared seed. What follows from messages that come in mid-round stays
-a question to the algorithm (`Decisions`): `agrees`, `expected`, `offers`, `tells`, `targets`, and what `rejects...` refuse.
+Both ends of an edge derive the same participants from graph, round and seed. What follows from messages that come in mid-round
+stays a question to the algorithm (`Decisions`): `agrees`, `expected`, `offers`, `tells`, `targets`, and what `rejects...` refuse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from coordinator_free_bootstrap.manifest import Manifest
-from coordinator_free_bootstrap.schedule import edge_is_up, is_active
+from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.schedule import is_active, neighbors_in_round
 from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.messages import Select
 from peer.core.privacy_budget import NOTHING, Charge
@@ -29,7 +29,7 @@ class RoundPlan:
         trains: this peer trains, and offers models.
         receives: this peer folds models of neighbors.
         asking: peers ask for the models of chosen neighbors, and get no others.
-        up: the neighbors whose edge carries models.
+        up: the neighbors whose edge carries models: with ``run.edges`` "one" a single one, or none.
         senders: the neighbors that offer models, ascending.
         receivers: the neighbors that this peer's models may go to.
         evaluates: the models are evaluated at the end.
@@ -68,8 +68,7 @@ class Planner:
 
     Args:
         peer_id: this peer.
-        neighbors: ascending.
-        manifest: participation, dynamic edges, evaluation, checkpoints.
+        graph: the neighbors, and which edges are up; participation, evaluation, checkpoints.
         algorithm: steps, and what is selected.
         charge_of: returns the charge of a round in which this peer trains.
     """
@@ -77,14 +76,13 @@ class Planner:
     def __init__(
         self,
         peer_id: int,
-        neighbors: Iterable[int],
-        manifest: Manifest,
+        graph: Graph,
         algorithm: Decisions,
         charge_of: Callable[[int], Charge] = lambda round_index: NOTHING,
     ) -> None:
         self._peer_id = peer_id
-        self._neighbors = tuple(neighbors)
-        self._manifest = manifest
+        self._graph = graph
+        self._manifest = graph.manifest
         self._algorithm = algorithm
         self._charge_of = charge_of
         self.plan = lru_cache(REMEMBERED)(self._plan)
@@ -93,8 +91,9 @@ class Planner:
         """Return the plan of a round, as far as it is known before `assign`."""
         m, t, algorithm = self._manifest, round_index, self._algorithm
         trains = self.trains_in(self._peer_id, t)
-        training = frozenset(n for n in self._neighbors if self.trains_in(n, t))
-        up = frozenset(n for n in self._neighbors if self.edge_is_up(n, t))
+        around = neighbors_in_round(self._graph, t, self._peer_id)
+        training = tuple(n for n in around if self.trains_in(n, t))
+        up = frozenset(around)
         is_last, every = t + 1 == m.rounds, m.checkpoint_rounds
         return RoundPlan(
             round_index=t,
@@ -103,8 +102,8 @@ class Planner:
             receives=trains or algorithm.idle_folds,
             asking=algorithm.asking(t),
             up=up,
-            senders=tuple(n for n in self._neighbors if n in up and n in training),
-            receivers=(up if algorithm.idle_folds else up & training) if trains else frozenset(),
+            senders=training,
+            receivers=(up if algorithm.idle_folds else frozenset(training)) if trains else frozenset(),
             evaluates=is_last or (t + 1) % m.evaluate_every == 0,
             saves=bool(every) and (is_last or (t + 1) % every == 0),
             charge=self._charge_of(t) if trains or t == m.rounds else NOTHING,
@@ -128,11 +127,6 @@ class Planner:
         if selected is not None:
             selected = replace(selected, sender=self._peer_id, incarnation=incarnation, round_index=t)
         return replace(plan, asked=asked, selection=selected)
-
-    def edge_is_up(self, neighbor: int, round_index: int) -> bool:
-        """Return whether an edge carries models in a round (dynamic graphs)."""
-        m = self._manifest
-        return not m.dynamic_edges or edge_is_up(m.seed, round_index, self._peer_id, neighbor, m.dynamic_edges)
 
     def trains_in(self, peer_id: int, round_index: int) -> bool:
         """Return whether a peer trains in a round (partial participation)."""

@@ -114,6 +114,9 @@ class Receiver:
             most = max(state.algorithm.slots, 1)
             reason = f"model: expected an index below its total, up to {most}, got {header.index} of {header.total}"
             return Refusal(RefusalCode.MALFORMED, reason)
+        if header.sender not in state.planner.plan(header.round_index).up:
+            reason = f"expected no model over an edge that is down in round {header.round_index}, got one of peer {header.sender}"
+            return Refusal(RefusalCode.MALFORMED, reason)
         weights = (header.mass, float(header.sample_count))
         if not all(limits.weight_min <= w <= limits.weight_max for w in weights):
             allowed = f"{limits.weight_min:g} to {limits.weight_max:g}"

@@ -142,8 +142,7 @@ class State:
         self.round = Round()
         self.planner = Planner(
             peer_id,
-            self.neighbors,
-            self.manifest,
+            graph,
             algorithm,
             budget.charge_of if budget else lambda round_index: NOTHING,
         )

@@ -148,7 +148,6 @@ def build_host(
         meaning=with_algorithm(learner.meaning, digest_of_code(type(algorithm))),
         continues=told(graph),
     )
-    published = checkpoint.arrays_of("published") if checkpoint else {}
     host = PeerHost(
         engine,
         algorithm,
@@ -156,7 +155,7 @@ def build_host(
         model_format,
         compared,
         clock,
-        {int(slot): model for slot, model in published.items()},
+        checkpoint.arrays_of("published") if checkpoint else {},
         scaling,
     )
     host.notes = algorithm.notes(workspace) + ([private.statement] if private else [])

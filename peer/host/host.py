@@ -76,7 +76,7 @@ class PeerHost:
         model_format: how models travel.
         compared: what the handshake compares.
         clock: monotonic seconds, only to time phases.
-        published: float32 [d], the last published model of each slot, of a checkpoint.
+        published: float32 [d], the last published models, of a checkpoint.
         scaling: the part of this peer in shared scaling; None: the run has none.
     """
 
@@ -90,7 +90,7 @@ class PeerHost:
         model_format: ModelFormat,
         compared: Compared,
         clock: Callable[[], float],
-        published: dict[int, Vector],
+        published: dict[str, Vector],
         scaling: SharedScaling | None = None,
     ) -> None:
         self.engine = engine
@@ -254,7 +254,7 @@ class PeerHost:
             neighbors=self.state.neighbors,
             last_incarnation=last_incarnation,
             removed={each.id for each in self.state.graph.removed},
-            one_graph=self.algorithm.needs_one_graph,
+            one_graph=self.algorithm.needs_one_graph or self.manifest.edges == "one",  # the coloring is of all edges
         )
 
     def _learn_classes(self, hello: Hello) -> None:
@@ -434,7 +434,7 @@ class PeerHost:
         space, models = self.workspace, self.workspace.models
         values, own = saved(self.state.algorithm_state)
         arrays: dict[str, np.ndarray] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
-        arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
+        arrays |= {f"published/{name}": model for name, model in self.sending.published_models().items()}
         arrays |= {f"state/{name}": array for name, array in own.items()}
         arrays |= {f"optimizer/{name}": array for name, array in space.optimizers.items()}
         if (sites := self.state.sites) is not None and sites.size:

@@ -25,7 +25,7 @@ class Sending:
         algorithm: says what of a slot is offered and published.
         workspace: with the models.
         model_format: of what is sent.
-        published: float32 [d], the last published model of each slot, of a checkpoint; only deltas need it.
+        published: float32 [d], the last published models, of a checkpoint; only deltas need them.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Sending:
         algorithm: Algorithm,
         workspace: Workspace,
         model_format: ModelFormat,
-        published: dict[int, Vector],
+        published: dict[str, Vector],
     ) -> None:
         self._state = state
         self._algorithm = algorithm
@@ -55,7 +55,11 @@ class Sending:
             key = SnapshotKey(effect.round_index, effect.step, slot)
             models.take_snapshot(key, self._algorithm.outgoing(self._workspace, slot))
             if self._sent is not None:
-                self._sent.offer(key, models.get_snapshot(key))
+                self._sent.offer(key, models.get_snapshot(key), self._only_receiver())
+
+    def _only_receiver(self) -> int | None:
+        """Return the neighbor that gets this round's models where a round has one edge, else None."""
+        return next(iter(self._state.plan.receivers), None) if self._state.manifest.edges == "one" else None
 
     def drop_snapshots(self, before_round: int) -> None:
         """Free the snapshots and payloads of earlier rounds."""
@@ -65,8 +69,8 @@ class Sending:
         for key in [key for key in self._payloads if key.round_index < before_round]:
             del self._payloads[key]
 
-    def published_models(self) -> dict[int, Vector]:
-        """Return the last published model of each slot, float32 [d], for a checkpoint; {} without deltas."""
+    def published_models(self) -> dict[str, Vector]:
+        """Return the last published models, float32 [d], for a checkpoint; {} without deltas."""
         return self._sent.models() if self._sent is not None else {}
 
     # ---- offers ---------------------------------------------------------------------------------------------------------

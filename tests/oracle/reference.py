@@ -22,6 +22,7 @@ from coordinator_free_bootstrap.schedule import edge_is_up, is_active
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms.learner import TrainingPlan
 from peer.core.averaging import Vector, accumulate, fold
+from tests.oracle import one_edge
 
 
 @dataclass
@@ -33,6 +34,9 @@ class ReferencePeer:
     models: list[Vector]
     cluster: int | None = None  # with the lowest loss; None: not assigned yet, or an algorithm without clusters
     trained: list[int] = field(default_factory=list)
+    starts: list[Vector] = field(default_factory=list)  # the models at the start of the round
+    changed: set[int] = field(default_factory=set)  # slots trained or averaged in the round
+    momentum: dict[int, Vector] = field(default_factory=dict)  # of the outer step, by slot
 
 
 def run_reference(
@@ -95,13 +99,17 @@ class Reference:
                 self.graph, self.manifest = following, following.manifest
                 self.peers = {i: self.peers[i] for i in following.ids}
             for peer in self.peers.values():
+                peer.starts = [theta.copy() for theta in peer.models]
                 self.assign_and_train(peer, t)
+                peer.changed = {*peer.trained}
             if self.manifest.algorithm == "local":
                 continue
             if t < self.option("warmup_rounds", 0):
                 self.relay(t)
             else:
                 self.exchange(t)
+                for peer in self.peers.values():
+                    self.step_out(peer)
             for peer in self.peers.values():
                 if self.manifest.algorithm == "dfca":
                     peer.cluster = self.nearest(peer)
@@ -156,8 +164,8 @@ class Reference:
     def around(self, i: int, t: int) -> list[int]:
         """Return the neighbors whose edge is up in a round, ascending."""
         m = self.manifest
-        up = [n for n in self.graph.neighbors(i) if edge_is_up(m.seed, t, i, n, m.dynamic_edges)]
-        return up if m.dynamic_edges else list(self.graph.neighbors(i))
+        around = [n for n in self.graph.neighbors(i) if m.edges == "all" or one_edge.is_up(self.graph, t, i, n)]
+        return [n for n in around if not m.dynamic_edges or edge_is_up(m.seed, t, i, n, m.dynamic_edges)]
 
     def asked(self, peer: ReferencePeer, t: int) -> list[int]:
         """Return the neighbors whose models a peer takes in a round: all around it, or its partners if it takes part."""
@@ -170,7 +178,9 @@ class Reference:
         return [n for n in self.around(i, t) if n in chosen and peer.trained]
 
     def metropolis(self, i: int, n: int) -> float:
-        """Return the Metropolis weight of an edge of the graph file."""
+        """Return the Metropolis weight of an edge of the graph file; a half where a round has one edge."""
+        if self.manifest.edges == "one":
+            return 0.5
         return 1.0 / (1 + max(self.graph.degree(i), self.graph.degree(n)))
 
     def exchange(self, t: int) -> None:
@@ -187,8 +197,28 @@ class Reference:
                 if found:
                     self.average(peer, slot, found)
 
+    def step_out(self, peer: ReferencePeer) -> None:
+        """Go on from the start of the round by Nesterov's momentum, or by NoLoCo's; private values are those of the training."""
+        outer = self.manifest.outer
+        if outer.optimizer is None:
+            return
+        rate, share = np.float32(outer.learning_rate), np.float32(outer.momentum)
+        for slot in sorted(peer.changed):
+            start, average = peer.starts[slot], peer.models[slot]
+            before = peer.momentum.get(slot, np.zeros_like(start))
+            if outer.optimizer == "nesterov":
+                after = share * before + (average - start)
+                stepped = start + rate * (share * after + (average - start))
+            else:
+                after = share * before + rate * (average - start)
+                stepped = start + after
+            mine = self.private(peer)
+            peer.models[slot] = np.where(mine, average, stepped)
+            peer.momentum[slot] = np.where(mine, np.float32(0), after)
+
     def average(self, peer: ReferencePeer, slot: int, arrivals: list[tuple[Vector, float]]) -> None:
         """Average a slot with its arrivals."""
+        peer.changed.add(slot)
         own, total = peer.models[slot].copy(), 0.0
         if self.mix == "uniform" and slot not in peer.trained and not self.batch:
             total = 1.0

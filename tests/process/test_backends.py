@@ -76,6 +76,16 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
             id="dfedavg-partners",
             marks=SLOW,
         ),
+        pytest.param(
+            {"algorithm": "dfedavg", "edges": "one", "encoding": "delta_int8", "outer": {"optimizer": "noloco"}},
+            id="one-edge-noloco-deltas",
+        ),
+        pytest.param({"algorithm": "dfca", "edges": "one", "encoding": "int8"}, id="dfca-one-edge-int8", marks=SLOW),
+        pytest.param(
+            {"algorithm": "dfca", "outer": {"optimizer": "nesterov"}, "participation": 0.7},
+            id="dfca-nesterov-participation",
+            marks=SLOW,
+        ),
         pytest.param({"algorithm": "fedspd", "dynamic_edges": 0.2}, id="fedspd-dynamic"),
         pytest.param(
             {"algorithm": "pfedme", "options": {"strength": 2.0}, "participation": 0.7},

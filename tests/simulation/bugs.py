@@ -11,11 +11,13 @@ import numpy as np
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.handshake import Compared
+from peer.algorithms import outer_step
 from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import FedSpdDecisions
 from peer.core import averaging, encoding, model_store
 from peer.core import contacts as contacts_module
 from peer.core import effects as do
+from peer.core import plan as plan_module
 from peer.core.agreement import Agreement
 from peer.core.arrivals import Arrivals
 from peer.core.asynchronous import Async
@@ -169,6 +171,24 @@ PLANTED["a_step_closes_while_a_fold_is_under_way"] = _closes_early
 @plant(Lockstep, "numbers")
 def numbers_of_a_later_step_are_read(original, pace):
     return Async.numbers(pace)
+
+
+# ---- one edge a round, and the outer step -------------------------------------------------------------------------------
+
+
+@plant(plan_module, "neighbors_in_round")
+def the_one_edge_is_that_of_the_next_round(original, graph, round_index, peer_id):
+    return original(graph, round_index + (graph.manifest.edges == "one"), peer_id)
+
+
+@plant(plan_module, "neighbors_in_round")
+def a_peer_without_an_edge_in_the_round_exchanges_with_all(original, graph, round_index, peer_id):
+    return original(graph, round_index, peer_id) or graph.neighbors(peer_id)
+
+
+@plant(outer_step, "forget")
+def catching_up_keeps_the_momentum_of_the_outer_step(original, workspace):
+    pass
 
 
 # ---- sending -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The invariants I1 to I16 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
+"""The invariants I1 to I16, I19, I20 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
 
 What can be said of one engine alone stands in `peer.core.invariants`, which every step of a simulation checks too.
 
@@ -20,6 +20,8 @@ I14 private tensors have values that only the peer's own training gave them; no 
 I15 with run.start.wait_for = "everyone" a run begins with all neighbors, and after all peers of the graph, or not at all
 I16 at its end a peer names itself and every neighbor: with the test of exactly those models that it has folded in the first step
     of its last round (recomputed), or with a reason why it has none
+I19 with run.edges = "one" a model is folded over the edge of its round, which an independent coloring names
+I20 a peer that takes over models of neighbors has no momentum of the outer step, which would lead on from others
 I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
 I17 a model is folded only over an edge of the graph files of both ends, which are at most one revision apart
 I18 a peer changes to another graph file between two rounds, with the round that the file names or later, and nothing of its
@@ -61,7 +63,7 @@ from peer.core.model_store import SnapshotKey
 from peer.core.model_tests import REASONS
 from peer.core.stages import EXCHANGE, Stage
 from peer.zoo.algorithms.centers import OwnNearCenters
-from tests.oracle import encodings
+from tests.oracle import encodings, one_edge
 from tests.oracle.reference import collect, merge
 from tests.simulation.network import LIMITS
 from tests.simulation.selections import Selections
@@ -504,6 +506,10 @@ class Checker:
         process.lineage.add(key)
         if process.engine.round_index + 1 == self.world.manifest.rounds and header.step == 0:
             shadow.delivered[header.sender, header.slot] = header.round_index, shadow.exact.astype(np.float32)
+        if self.world.manifest.edges == "one":
+            up = one_edge.is_up(self.world.graph, header.round_index, process.peer_id, header.sender)
+            self.require(up, "I19", f"{process.peer_id} folds {header.key} over an edge of another round")
+            self.mark("folded over the one edge")
         late = header.round_index < process.engine.round_index
         self._was_asked(process, effect.header.sender)
         self.mark("folded late" if late else "folded")
@@ -621,6 +627,10 @@ class Checker:
                 self._compare(process, shadow)
             shadow.compared = False
             shadow.folded.clear()
+        momentum = [name for name in process.workspace.optimizers if name.startswith("outer/")]
+        self.require(effect.kind != "adopt" or not momentum, "I20", f"{process.peer_id} adopts and keeps {momentum}")
+        if effect.kind == "close" and momentum:
+            self.mark("outer step")
         if self.selections:
             self.selections.worked(process, effect)
         if effect.kind == "train":
@@ -666,7 +676,7 @@ class Checker:
             isinstance(algorithm, Dfca) and algorithm.warming_up(engine.round_index)
         )
         if relays and isinstance(state, DfcaState) and state.masses and slot < algorithm.slots:
-            up = [n for n in process.effect_present if engine.state.planner.edge_is_up(n, engine.round_index)]
+            up = [n for n in process.effect_present if n in engine.state.plan.up]
             return (1.0 - sum(algorithm.metropolis(n) for n in up)) * state.masses[slot]
         if isinstance(algorithm, OwnNearCenters):
             return algorithm.own_share(state, slot, folded) if slot < algorithm.clusters else 1.0

@@ -232,6 +232,15 @@ def _run(rng: Random, seed: int) -> tuple[Manifest, Constants]:
     }
     receives, ahead = rng.choice((1, 2, 2, 4)), rng.choice((1, 2, 2))
     constants = Constants(concurrent_receives=receives, rounds_ahead=ahead, stale_rounds=stale_rounds)
+    if algorithm != "local" and "partners" not in options and Random(f"{seed}:one edge").random() < 0.15:
+        run["edges"] = "one"
+    if algorithm in ("dfca", "dfedavg") and (outer := Random(f"{seed}:outer")).random() < 0.15:
+        optimizer = "noloco" if "edges" in run else "nesterov"
+        run["outer"] = {
+            "optimizer": optimizer,
+            "learning_rate": outer.choice((0.7, 1.0)),
+            "momentum": outer.choice((0.0, 0.3, 0.5)),
+        }
     if Random(f"{seed}:complete start").random() < 0.08:
         run["start"]["wait_for"] = "everyone"
     return manifest(**run, **_screening(seed)), constants

@@ -31,6 +31,17 @@ RUNS = {
     "participation, paper form": {"participation": 0.5, "options": {"idle_folds": False}},
     "dynamic edges": {"dynamic_edges": 0.5},
     "dynamic edges, relay": {"dynamic_edges": 0.4, "options": {"warmup_rounds": 3, "relay_steps": 2}},
+    "one edge": {"edges": "one"},
+    "one edge, relay, batch": {
+        "edges": "one",
+        "options": {"warmup_rounds": 2, "relay_steps": 2},
+        "aggregation": "batch",
+    },
+    "one edge, dfedavg, participation": {"algorithm": "dfedavg", "edges": "one", "participation": 0.8},
+    "one edge, dynamic edges": {"edges": "one", "dynamic_edges": 0.3, "mix": "metropolis"},
+    "one edge, noloco": {"algorithm": "dfedavg", "edges": "one", "outer": {"optimizer": "noloco"}},
+    "nesterov": {"outer": {"optimizer": "nesterov"}, "options": {"warmup_rounds": 2, "relay_steps": 2}},
+    "nesterov, private, participation": PRIVATE | {"outer": {"optimizer": "nesterov"}, "participation": 0.6},
     "dfedavg": {"algorithm": "dfedavg"},
     "dfedavg, participation": {"algorithm": "dfedavg", "participation": 0.6},
     "dfedavg, uniform, batch": {"algorithm": "dfedavg", "mix": "uniform", "aggregation": "batch"},
@@ -61,6 +72,7 @@ RUNS |= {
     "fedspd, metropolis": RUNS["fedspd"] | {"mix": "metropolis"},
     "fedspd, batch": RUNS["fedspd"] | {"aggregation": "batch"},
     "fedspd, dynamic edges": RUNS["fedspd"] | {"dynamic_edges": 0.4, "mix": "metropolis"},
+    "fedspd, one edge": RUNS["fedspd"] | {"edges": "one", "mix": "metropolis"},
     "fedspd, participation": RUNS["fedspd, broadcast"] | {"participation": 0.6, "stale_weight": 0.5},
 }
 
@@ -91,6 +103,12 @@ def without_faults(name: str, seed: int, train_s: tuple[float, float] = (0.02, 1
     return world
 
 
+KILLED_ON_ONE_EDGE = (
+    "one edge, dynamic edges",
+    "one edge, relay, batch",
+    "one edge, noloco",
+    "nesterov, private, participation",
+)
 KILLED = ("plain", "relay", "batch", "dfedavg")
 KILLED_ASKING = (
     "dfedavg, partners",

@@ -34,12 +34,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 LOCKSTEP_ONLY = {"dpfl", "cgpfl", "dfca, seeds"}
 NEEDED: dict[str, dict[str, Any]] = {
-    "blend": {"clusters": 2, "dynamic_edges": 0.0},
-    "dfca, seeds": {"clusters": 2, "dynamic_edges": 0.0},
-    "dpfl": {"clusters": 1, "learning_rate": 0.1},  # far from the optimum, where a peer gains by its neighbors' models
-    "dpfl, shares": {"clusters": 1, "learning_rate": 0.1},
+    "blend": {"clusters": 2, "edges": "all", "dynamic_edges": 0.0},
+    "dfca, seeds": {"clusters": 2, "edges": "all", "dynamic_edges": 0.0},
+    "dpfl": {
+        "clusters": 1,
+        "learning_rate": 0.1,
+        "edges": "all",
+    },  # far from the optimum, where neighbors' models are a gain
+    "dpfl, shares": {"clusters": 1, "learning_rate": 0.1, "edges": "all"},
     "cgpfl, one": {"clusters": 1},
 }  # of ``run``
+for each in ("blend", "cgpfl", "fedem", "fedspd"):
+    OPTIONS[f"{each}, one edge"] = OPTIONS.get(each, {})
+    NEEDED[f"{each}, one edge"] = NEEDED.get(each, {}) | {"edges": "one"}
 PRIVATE = sorted(name for name in algorithms() if name not in ("fedrep", "local"))  # fedrep has a private head anyway
 for each in PRIVATE:
     OPTIONS[f"{each}, private"] = OPTIONS.get(each, {})

@@ -18,6 +18,7 @@ from tests.simulation.runner import report, run_many, run_one, shrink
 from tests.simulation.small_runs import (
     KILLED,
     KILLED_ASKING,
+    KILLED_ON_ONE_EDGE,
     KILLED_PRIVATE,
     KILLED_SELECTING,
     RUNS,
@@ -55,6 +56,7 @@ MARKS = {
     *("model of another cluster unused", "refused label_conflict"),
     *("sketches sent", "labels taken over", "labels permuted"),
     "folded from a neighbor that was asked",
+    *("folded over the one edge", "outer step"),
     "not started without everyone",
     *("tested a neighbor's model", "no test: skipped", "no test: dead", "no test: edge_down", "no test: sat_out"),
     *("clipped", "trimmed", "refused norm_bound", "sent float16", "sent bfloat16", "sent int8"),
@@ -110,6 +112,7 @@ RESTARTS = {
     "kill": (KILLED, Machine.crash, 24),
     "kill, selecting": (KILLED_SELECTING, Machine.crash, 12),
     "kill, asking": (KILLED_ASKING, Machine.crash, 12),
+    "kill, one edge": (KILLED_ON_ONE_EDGE, Machine.crash, 12),
     "kill, private": (KILLED_PRIVATE, Machine.crash, 8),
     "leave": (KILLED, leave, 12),
     "leave, selecting": (KILLED_SELECTING, leave, 4),

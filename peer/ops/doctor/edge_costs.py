@@ -16,7 +16,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True)
 class RoundCost:
-    """What a round with one model to and from each neighbor costs a peer.
+    """What a round with one model to and from each neighbor costs a peer; with ``run.edges`` "one" the mean of a cycle of rounds.
 
     Attributes:
         sent_bytes: to all neighbors; as many come from them.
@@ -42,15 +42,18 @@ def round_cost(tests: Sequence[EdgeTest], graph: Graph, peer_id: int, model_byte
         peer_id: of the peer.
         model_bytes: of one encoded model.
     """
+    share = (
+        1 / len(graph.matchings) if graph.manifest.edges == "one" else 1.0
+    )  # of the rounds in which an edge carries models
     ways = [[rate for test in tests if (rate := getattr(test, way))] for way in ("upload", "download")]
-    seconds = [len(tests) / len(rates) * sum(model_bytes / rate for rate in rates) for rates in ways if rates]
+    seconds = [share * len(tests) / len(rates) * sum(model_bytes / rate for rate in rates) for rates in ways if rates]
     if not seconds:
         return None
     transfer_s = max(*seconds, round_s(graph, peer_id, model_bytes))
     measured = [test.round_s for test in tests if test.round_s]
     # without training, transfers alone would say far too many rounds
     whole_s = max(transfer_s, *measured) if measured else None
-    sent = model_bytes * len(tests)
+    sent = round(share * model_bytes * len(tests))
     day_bytes = 2 * sent * DAY_S / whole_s if whole_s else None
     return RoundCost(sent, transfer_s, whole_s, 2.0 * sent * graph.manifest.rounds, day_bytes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coordinator_free_bootstrap.graph import Graph
-from coordinator_free_bootstrap.schedule import edge_is_up, is_active
+from coordinator_free_bootstrap.schedule import is_active, neighbors_in_round
 from peer.core.participation import sentence, was_hardly_there
 from peer.view.state.reducer import EventLog, RoundCell
 
@@ -45,6 +45,6 @@ def _seen(peer_id: int, rounds: Mapping[int, Mapping[int, RoundCell]], graph: Gr
         if not missing:
             continue
         sends = m.participation == 1 or is_active(m.seed, t, peer_id, m.participation)
-        up = [n for n in missing if not m.dynamic_edges or edge_is_up(m.seed, t, peer_id, n, m.dynamic_edges)]
+        up = [n for n in neighbors_in_round(graph, t, peer_id) if n in missing]
         found[t] = not (sends and up) or any(peer_id not in missing[n] for n in up)
     return found

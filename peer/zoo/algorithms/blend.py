@@ -91,6 +91,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
     """
 
     name = "blend"
+    steps_out = False
     Options = BlendOptions
     State = BlendState
     result_is_model = False

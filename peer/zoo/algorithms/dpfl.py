@@ -120,6 +120,11 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
                 f"run.pace: expected 'lockstep', got {manifest.pace!r} with algorithm 'dpfl', whose peers choose "
                 "among models of the same round"
             )
+        if manifest.edges != "all":
+            raise ConfigError(
+                f"run.edges: expected 'all', got {manifest.edges!r} with algorithm 'dpfl', whose peers choose among the "
+                "models of all neighbors in round 0"
+            )
         reads_twice = any(len(self._sizes(degree)) > 1 for degree in graph.degrees)
         if manifest.encoding == "int8" and reads_twice:
             raise ConfigError(

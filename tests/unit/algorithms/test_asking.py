@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import ConfigError, RefusalCode
 from peer.algorithms.dfedavg import DFedAvg
 from peer.core import effects as do
 from peer.core import events as ev
@@ -39,6 +39,14 @@ def test_partners_are_m_neighbors_and_change_from_round_to_round():
     assert {len(each) for each in drawn} == {3} and set().union(*drawn) == set(range(1, 8))
     assert len(set(drawn)) > 10
     assert asked(graph_of(3, 9), 0, 0) == {1, 2}, "more partners than neighbors"
+
+
+def test_partners_are_refused_where_the_round_names_the_neighbor():
+    graph = graph_of(5, 2, edges="one")
+    with pytest.raises(
+        ConfigError, match=r"run\.options\.partners: expected 0 with run\.edges 'one'.*, got 2\. Set one"
+    ):
+        DFedAvg(graph.manifest, 0, graph)
 
 
 def test_models_go_to_those_that_ask_and_to_no_other():

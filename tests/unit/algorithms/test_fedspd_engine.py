@@ -100,7 +100,7 @@ def test_peers_that_sit_out_and_edges_that_are_down_need_no_selection():
     for sender, receiver, t, _ in models(world):
         state = world.engines[sender].state
         assert (
-            state.planner.edge_is_up(receiver, t)
+            receiver in state.planner.plan(t).up
             and state.planner.trains_in(sender, t)
             and state.planner.trains_in(receiver, t)
         )

@@ -216,6 +216,7 @@ def test_numbers_are_a_gain_a_peer_and_whether_a_gain_is_clear(step, numbers, re
     [
         ({"pace": "async"}, ["run.pace", "lockstep"]),
         ({"dynamic_edges": 0.2}, ["run.dynamic_edges", "0.0"]),
+        ({"edges": "one"}, ["run.edges", "'all'"]),
         ({"rounds": 2}, ["run.rounds", "3 or more"]),
         ({"options": {"initialization": "seeds", "warmup_rounds": 2}}, ["warmup_rounds", "no effect"]),
         ({"options": {"initialization": "seeds", "split_empty": True}}, ["split_empty", "no effect"]),

@@ -121,7 +121,7 @@ def test_an_edge_that_is_down_carries_no_numbers():
     assert set(world.stopped.values()) == {"completed"}
     down = 0
     for (peer, t, step), told in world.closed.items():
-        up = {n for n in graph.neighbors(peer) if world.engines[peer].state.planner.edge_is_up(n, t)}
+        up = {n for n in graph.neighbors(peer) if n in world.engines[peer].state.planner.plan(t).up}
         assert set(told) == (up if step else set())
         down += len(graph.neighbors(peer)) - len(up)
     assert down > 0

@@ -89,3 +89,9 @@ def test_a_wrong_shape_is_refused():
 def test_check_says_what_to_set_where_neighbors_are_not_trusted(kind, peers, run, words):
     screening = peer.Graph.make(kind, peers=peers, run=run).check()["screening"]
     assert re.match(words, screening), screening
+
+
+def test_check_compares_all_edges_with_one_edge_a_round():
+    facts = peer.Graph.make("hypercube", peers=8).check()
+    assert (facts["rounds_to_agree"], facts["models_to_agree"]) == (7, 21.0)
+    assert (facts["rounds_to_agree_on_one_edge"], facts["models_to_agree_on_one_edge"]) == (3, 3.0)

@@ -19,12 +19,13 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_connected_and_equal_for_equal_seeds(kind):
-    graph = make_graph(kind, 24, seed=3, **PARAMETERS.get(kind, {}))
-    again = make_graph(kind, 24, seed=3, **PARAMETERS.get(kind, {}))
+    peers = 32 if kind == "hypercube" else 24
+    graph = make_graph(kind, peers, seed=3, **PARAMETERS.get(kind, {}))
+    again = make_graph(kind, peers, seed=3, **PARAMETERS.get(kind, {}))
     assert graph == again
-    assert graph.ids == tuple(range(24))
+    assert graph.ids == tuple(range(peers))
     assert len(graph.components) == 1
-    other = make_graph(kind, 24, seed=4, **PARAMETERS.get(kind, {}))
+    other = make_graph(kind, peers, seed=4, **PARAMETERS.get(kind, {}))
     assert (other.edges != graph.edges) == (kind in PARAMETERS)
 
 
@@ -38,6 +39,10 @@ def test_every_kind_is_connected_and_equal_for_equal_seeds(kind):
         ("star", 5, {}, [1, 1, 1, 1, 4]),
         ("torus", 12, {}, [4] * 12),
         ("torus", 8, {}, [3] * 8),
+        ("hypercube", 8, {}, [3] * 8),
+        ("base-k", 8, {}, [3] * 8),
+        ("base-k", 9, {"k": 2}, [4] * 9),
+        ("base-k", 6, {}, [2, 2, 2, 2, 3, 3]),
         ("regular", 10, {"degree": 3}, [3] * 10),
         ("expander", 10, {"degree": 3}, [3] * 10),
     ],
@@ -49,6 +54,28 @@ def test_degrees(kind, peers, parameters, degrees):
 
 def test_the_torus_is_numbered_row_by_row():
     assert make_graph("torus", 12).neighbors(0) == (1, 3, 4, 8)  # 3 rows of 4
+
+
+@pytest.mark.parametrize(
+    ("k", "peers", "cycle"),
+    [
+        (1, 5, [{(0, 1), (2, 3)}, {(0, 2), (1, 3)}, {(0, 4), (1, 2)}]),  # peers 1 and 2 are left and meet
+        (1, 6, [{(0, 1), (2, 3), (4, 5)}, {(0, 2), (1, 3)}, {(0, 4), (1, 5), (2, 3)}]),
+        (
+            2,
+            7,
+            [
+                {(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)},
+                {(0, 3), (1, 4), (2, 5)},
+                {(0, 6), (3, 6), (1, 2), (1, 4), (2, 4)},
+            ],
+        ),
+    ],
+)
+def test_a_base_k_graph_has_the_edges_of_all_rounds_of_a_cycle(k, peers, cycle):
+    edges = {*make_graph("base-k", peers, k=k).edges}
+    assert set().union(*cycle) <= edges
+    assert edges == set().union(*cycle)
 
 
 def test_erdos_renyi_uses_the_first_connected_seed_of_networkx():
@@ -76,7 +103,8 @@ def test_a_geometric_graph_has_the_exact_number_of_edges():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("peers", [4, 5, 8, 60, 500])
 def test_without_a_parameter_every_kind_is_connected_and_sparse(kind, peers):
-    graph = make_graph(kind, 9 if kind == "torus" and peers == 5 else peers)
+    nearest = {("torus", 5): 9, ("hypercube", 5): 8, ("hypercube", 60): 64, ("hypercube", 500): 512}
+    graph = make_graph(kind, nearest.get((kind, peers), peers))
     assert len(graph.components) == 1
     if kind not in ("complete", "star"):
         assert 2 * len(graph.edges) / len(graph.ids) <= 16
@@ -108,7 +136,10 @@ def test_the_manifest_is_kept():
 @pytest.mark.parametrize(
     ("kind", "peers", "parameters", "message"),
     [
-        ("hypercube", 8, {}, "--kind: expected one of ring, "),
+        ("cube", 8, {}, "--kind: expected one of ring, "),
+        ("hypercube", 6, {}, "--peers: expected a power of two for a hypercube, got 6. Kind base-k takes any number."),
+        ("base-k", 6, {"k": 0}, "--k: expected a number from 1 to 5 with 6 peers, got 0"),
+        ("hypercube", 8, {"k": 2}, "--k: expected no value (no effect, because the kind is hypercube), got 2"),
         ("ring", 1, {}, "--peers: expected at least 2, got 1"),
         ("ring", 100_001, {}, "--peers: expected at most 100000, got 100001"),
         ("ring", 8, {"p": 0.5}, "--p: expected no value (no effect, because the kind is ring), got 0.5"),

@@ -94,7 +94,7 @@ def test_the_samples_of_a_step_are_the_first_of_a_batch_size_in_parts(value, ste
 
 
 def test_every_key_has_a_description():
-    sections = {"run.start", "run.timeouts", "run.limits", "run.screening", "run.final", "run.privacy"}
+    sections = {"run.start", "run.timeouts", "run.limits", "run.screening", "run.final", "run.privacy", "run.outer"}
     assert {key for key, description in known_keys().items() if not description} == sections
 
 
@@ -117,7 +117,7 @@ def test_heartbeat_and_idle_time_follow_from_the_suspicion_time():
         ({"rounds": "60"}, 'g.json: run.rounds: expected an integer, got "60"'),
         ({"rounds": True}, "g.json: run.rounds: expected an integer, got true"),
         ({"pace": "fast"}, 'g.json: run.pace: expected lockstep or async, got "fast"'),
-        ({"clusterz": 4}, "g.json: run.clusterz: expected no such key, got 4 (did you mean clusters?)"),
+        ({"clusterz": 4}, "g.json: run.clusterz: expected no such key, got 4 (did you mean clusters or outer?)"),
         (
             {"timeouts": {"suspicion": 4}},
             "g.json: run.timeouts.suspicion: expected no such key, got 4 (did you mean suspicion_s?)",

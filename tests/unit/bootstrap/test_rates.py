@@ -137,6 +137,13 @@ def test_a_model_that_cannot_cross_within_the_round_is_found() -> None:
     assert problem.startswith("peer 0: one model of 15100000 bytes to and from 4 neighbors takes 604 s at its limits")
 
 
+def test_with_one_edge_a_round_has_one_model_at_the_limits() -> None:
+    graph = star(parse_manifest({"edges": "one"}, "test"), upload_limit=100_000)
+    assert round_s(graph, 0, 15_000_000) == 150.0
+    (problem,) = problems(graph, 61_000_000)
+    assert problem.startswith("peer 0: one model of 61000000 bytes to and from 1 neighbor takes 610 s at its limits")
+
+
 def test_a_suspicion_time_shorter_than_a_wait_behind_models_is_found() -> None:
     run = {"timeouts": {"suspicion_s": 2.0}}
     (problem,) = problems(star(parse_manifest(run, "test"), upload_limit=10_000), 1000)

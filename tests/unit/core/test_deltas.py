@@ -135,7 +135,7 @@ def test_models_that_no_neighbor_took_are_published_too(dropped: bool) -> None:
         if dropped:
             untaken.drop(t)
     assert (
-        untaken.models()[0].tobytes()
+        untaken.models()["0"].tobytes()
         == wanted.model.tobytes()
         == untaken.published(SnapshotKey(3, 0, 0))().model.tobytes()
     )
@@ -151,3 +151,23 @@ def test_slots_and_senders_have_bases_of_their_own() -> None:
     for other in (replace(delta, slot=1), replace(delta, sender=2), replace(delta, base=name_of(second))):
         with pytest.raises(RemoteProtocolError):
             receiver.restore(other, payload)
+
+
+@pytest.mark.parametrize("encoding", DELTAS)
+def test_with_one_edge_each_neighbor_has_published_models_of_its_own(encoding: str) -> None:
+    sender, receivers = DeltaSender(SCHEMA, encoding, {}), {n: DeltaReceiver(SCHEMA) for n in (1, 2)}
+    for t, model in enumerate(models(6)):
+        neighbor, key = 1 + t % 2, SnapshotKey(t, 0, 0)
+        sender.offer(key, model, neighbor)
+        published = sender.published(key)()
+        head, payload = sender.message(neighbor, LIFE, header(encoding, t), published)
+        assert (head.encoding, head.base != 0) == ((encoding, True) if t > 1 else (FULL, False))
+        assert received(receivers[neighbor], head, payload).tobytes() == published.model.tobytes()
+        sender.answered(neighbor, LIFE, head, FOLDED)
+        sender.drop(t)
+    assert sorted(sender.models()) == ["0/1", "0/2"]
+    after = DeltaSender(SCHEMA, encoding, sender.models())
+    after.offer(SnapshotKey(6, 0, 0), model, 1)
+    sender.offer(SnapshotKey(6, 0, 0), model, 1)
+    again, on = (each.published(SnapshotKey(6, 0, 0))() for each in (after, sender))
+    assert (again.base, again.name) == (on.base, on.name)

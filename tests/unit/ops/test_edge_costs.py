@@ -23,6 +23,14 @@ def test_cost_is_that_of_the_slower_direction_and_of_the_slowest_round() -> None
     assert cost.day_bytes == pytest.approx(2 * 4e6 * 86_400 / 8.0)
 
 
+def test_cost_on_one_edge_is_the_mean_of_a_cycle() -> None:
+    one = replace(GRAPH, manifest=parse_manifest({"edges": "one"}, "test"))
+    every, cost = round_cost([FAST, SLOW], GRAPH, 0, 2_000_000), round_cost([FAST, SLOW], one, 0, 2_000_000)
+    assert every is not None and cost is not None and len(one.matchings) > 1
+    assert cost.sent_bytes == round(every.sent_bytes / len(one.matchings))
+    assert cost.transfer_s == pytest.approx(every.transfer_s / len(one.matchings))
+
+
 def test_a_day_is_told_only_of_rounds_that_a_neighbor_has_timed_and_of_a_run_that_lasts_one() -> None:
     """Before, transfers alone counted as whole rounds: terabytes a day for a run that ends within a minute."""
     untimed = round_cost([replace(FAST, round_s=None)], GRAPH, 0, 2_000_000)

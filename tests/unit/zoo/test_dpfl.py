@@ -379,6 +379,7 @@ def test_a_peer_without_preprocessing_takes_neighbors_at_random():
     ("changes", "found"),
     [
         ({"pace": "async"}, "run.pace: expected .*, got 'async'"),
+        ({"edges": "one"}, "run.edges: expected 'all', got 'one'"),
         ({"encoding": "int8", "options": {"budget": 3}}, "run.encoding: expected .*, got 'int8'"),
         ({"limits": {"kept_bytes_max": 4 * 650}}, "keeps up to 4 arrivals"),
         ({"limits": {"kept_bytes_max": 4 * 650}, "options": {"budget": 2}}, "keeps up to 2 arrivals"),

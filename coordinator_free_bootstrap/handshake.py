@@ -193,7 +193,7 @@ def _other_run(mine: Introduction, theirs: Introduction, after: int | None, *, o
     if after:
         keys = disagreements(mine.manifest, theirs.manifest)
         if one_graph and theirs.graph_digest != mine.graph_digest:
-            keys.append("the graph, by the algorithm")
+            keys.append("the graph, by the algorithm or run.edges")
         if abs(after) > 1 or keys:
             why = f"{', '.join(keys)} must be equal at both ends" if keys else ""
             return _revision(mine, theirs, after, why)

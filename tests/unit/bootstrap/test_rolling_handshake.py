@@ -100,7 +100,7 @@ def test_keys_of_both_ends_of_an_edge_must_be_equal_at_both(run, key):
     assert any(f"since run.{key} must be equal" in said for said in changes(FIRST, now))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"a": 1}', '{"algorithm": "local"}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"algorithm": "local"}'])
 def test_a_manifest_that_is_none_and_one_of_another_run_are_refused_whatever_their_chain_claims(text):
     theirs = replace(hello(2, SECOND), manifest=text)
     refusal = check_hello(hello(0, FIRST), theirs, neighbors=(2,))

@@ -36,6 +36,7 @@ from peer.lab.render import how, sheets
 from peer.lab.table import ResultTable
 from peer.lab.table_files import read_tables
 from peer.observe.metrics import PeerMetrics
+from peer.runtime.policy import Policy
 from peer.store.records import KINDS, STATES, AlgorithmFields, Line, Summary, fields_of
 from peer.view.state.rows import MESSAGES, EdgeRow, Header, PeerRow
 from peer.view.state.timeline import TimelineEntry
@@ -133,6 +134,11 @@ def reasons() -> str:
     return table(("`missing`", "the peer of `model_of`"), ((f"`{word}`", about) for word, about in REASONS.items()))
 
 
+def policy_keys() -> str:
+    """Return the keys of an owner's policy."""
+    return table(("key", "meaning"), ((f"`{name}`", f.description or "") for name, f in declared_in(Policy).items()))
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "lines": lambda: meanings(Line, "field"),
     "kinds": kinds,
@@ -149,6 +155,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "peers": lambda: meanings(PeerRow, "key"),
     "edges": lambda: meanings(EdgeRow, "key"),
     "refusals": refusals,
+    "policy": policy_keys,
 }
 
 

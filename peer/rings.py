@@ -25,6 +25,7 @@ VERBS = {
     "task": ("peer.cli.task", "app"),
     "experiment": ("peer.lab.verbs.experiment", "app"),
     "deploy": ("peer.ops.verbs.deploy", "app"),
+    "policy": ("peer.ops.verbs.policy", "app"),
 }
 
 # name in `peer` -> module

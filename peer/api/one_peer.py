@@ -89,12 +89,14 @@ async def run_async(
     [2, 2]
     """
     from peer.observe.logs import setup_logging
+    from peer.runtime.policy import enforced
     from peer.tasks.loading import absolute_task
 
     with named_in_python():
+        asked = complete_options(peer_id, options)
+        enforced(asked["policy"])  # before a file of the run is executed
         graph, task_object = chosen(graph, task, algorithm)
         task_file = absolute_task(graph.manifest.task)
-        asked = complete_options(peer_id, options)
         if "log" in options:  # otherwise logging is as the program has set it up
             level, style = log_form(asked["log"])
             setup_logging(peer_id, level=level, style=style)
@@ -131,8 +133,8 @@ async def to_end(
     from peer.runtime.windows import run_in_windows
     from peer.store.state_dir import StateDir
 
-    schedule = schedule_of(options)
     settings = LocalSettings(options, metrics, check_task=task is None or task.can_try, task=task)
+    schedule = schedule_of(options, settings.policy)
     live = part("LiveExport")(settings.state_dir, options["export"])
 
     async def ready() -> AsyncioWorld:

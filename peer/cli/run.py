@@ -70,7 +70,7 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object]) -> int:
         with log_while("importing PyTorch and gRPC"), importing():
             from coordinator_free_bootstrap import load_graph
             from peer.runtime.assembly import LocalSettings
-            from peer.runtime.process import run_peer
+            from peer.runtime.process import require_allowed, run_peer
             from peer.runtime.schedule import schedule_of
             from peer.runtime.windows import run_peer_in_windows
             from peer.store.state_dir import StateDir
@@ -81,9 +81,10 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object]) -> int:
         if settings.proxy:
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
         graph = load_graph(neighbors)
+        require_allowed(peer_id, graph, settings)  # before a file of the run is executed
         warn_without_effect(graph.manifest, [], logging.getLogger("peer").warning)
         with part("LiveExport")(settings.state_dir, options["export"]) as live:
-            if schedule := schedule_of(options):
+            if schedule := schedule_of(options, settings.policy):
                 code = run_peer_in_windows(peer_id, graph, settings, schedule)
             else:
                 code = run_peer(peer_id, graph, settings)

@@ -234,6 +234,13 @@ class LocalOptions(TypedDict, total=False):
         ),
         Shown(metavar="WINDOW|COMMAND"),
     ]
+    policy: Annotated[
+        PathText | None,
+        Field(
+            None,
+            description="File of this device's owner (TOML): a run that it does not allow is refused before any connection.",
+        ),
+    ]
     stay: Annotated[
         Literal["never", "completed", "error"],
         Field("never", description="Wait for SIGTERM instead of exiting, after a completed run or after an error."),

@@ -21,6 +21,7 @@ VERBS = {
     "doctor": ("peer.ops.verbs.doctor", "doctor"),
     "list": ("peer.zoo.verbs.list", "list_names"),
     "graph": ("peer.cli.graph", "app"),
+    "privacy": ("peer.view.verbs.privacy", "app"),
     "data": ("peer.zoo.verbs.data", "app"),
     "task": ("peer.cli.task", "app"),
     "experiment": ("peer.lab.verbs.experiment", "app"),

@@ -34,6 +34,7 @@ LEVELS = ("debug", "info", "warning", "error")
 IN_FILE = (
     "amp",
     "checkpoint_minutes",
+    "keep_sent",
     "threads",
     "download",
     "tell_clusters",
@@ -171,6 +172,14 @@ class LocalOptions(TypedDict, total=False):
     amp: Amp
     threads: Annotated[int, Field(1, ge=1, description="PyTorch threads on the CPU.")]
     checkpoint_minutes: CheckpointMinutes
+    keep_sent: Annotated[
+        bool,
+        Field(
+            False,
+            description="Keep each model that the peer sends, in the folder sent of its state, for peer privacy leak; without it "
+            "those of the last round.",
+        ),
+    ]
     start_from: StartFrom
     download: Download
     certs: Annotated[

@@ -25,7 +25,7 @@ from coordinator_free_bootstrap import Graph
 from peer.algorithms.registry import algorithm_named
 
 PRIME = (1 << 31) - 1  # products of two residues fit into 64 bits
-Row = NDArray[np.int64]
+Residues = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Averaging:
         self._index = {peer: index for index, peer in enumerate(graph.ids)}
 
     @cached_property
-    def _weights(self) -> tuple[Row, Row, Row]:
+    def _weights(self) -> tuple[Residues, Residues, Residues]:
         """Row, column and weight of each element of W that is not 0."""
         graph, manifest = self._graph, self._graph.manifest
         uniform = (manifest.mix or algorithm_named(manifest.algorithm).default_mix) == "uniform"
@@ -90,7 +90,7 @@ class Averaging:
             tuple(sorted(own)), tuple(peers), tuple(peer for peer in peers if peer not in heard), span.dimension
         )
 
-    def _averaged(self, row: Row) -> Row:
+    def _averaged(self, row: Residues) -> Residues:
         """Return row W."""
         rows, columns, weights = self._weights
         product = np.zeros_like(row)
@@ -110,11 +110,11 @@ class _Span:
         """The number of independent rows."""
         return len(self._pivots)
 
-    def added(self, rows: Iterable[Row]) -> list[Row]:
+    def added(self, rows: Iterable[Residues]) -> list[Residues]:
         """Add rows, and return those that were not in the space before."""
         return [row for row in rows if self._add(row)]
 
-    def _add(self, row: Row) -> bool:
+    def _add(self, row: Residues) -> bool:
         rest = (row - (row[self._pivots][:, None] * self._basis % PRIME).sum(axis=0)) % PRIME
         found = np.flatnonzero(rest)
         if not len(found):
@@ -130,10 +130,10 @@ class _Span:
         """Return whether a unit vector is in the space: in reduced echelon form it is then a row of the basis."""
         if index not in self._pivots:
             return False
-        return np.count_nonzero(self._basis[self._pivots.index(index)]) == 1
+        return bool(np.count_nonzero(self._basis[self._pivots.index(index)]) == 1)
 
 
-def _unit(index: int, size: int) -> Row:
+def _unit(index: int, size: int) -> Residues:
     row = np.zeros(size, np.int64)
     row[index] = 1
     return row

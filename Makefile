@@ -8,7 +8,7 @@ OUT ?= out/demo
 # Three workers on two cores: tests with processes wait for a third of their time. A file's tests run in one worker: they share its
 # testbeds. Long files first, as tests/conftest.py sorts them.
 WORKERS := $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
-PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10 -rs
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10 -rsfE
 SEEDS ?= 50000
 # A module is compiled when it is first imported: to compile all 20,000 of all packages is half of the time of an installation.
 PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
@@ -60,7 +60,7 @@ wheel:
 
 # The first test starts the container engine and builds the image.
 test-compose: $(VENV)/.test
-	$(BIN)/pytest tests/compose -m compose --timeout 3600 --durations=10 -rs
+	$(BIN)/pytest tests/compose -m compose --timeout 3600 --durations=10 -rsfE
 
 # In Chromium. Without it, each test is skipped with the reason.
 test-browser: $(VENV)/.test

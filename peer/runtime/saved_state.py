@@ -140,11 +140,17 @@ def _usable(
             f"state directory {state_dir.root}: expected the state of this run, got another: {listed(others)}"
         )
     saved = checkpoints.load_latest()
+    if saved is None and checkpoints.foreign:
+        raise CheckpointCorrupt(
+            f"state directory {state_dir.root}: expected the state of this run, got another: {checkpoints.foreign[0]}"
+        )
+    if checkpoints.rejected and algorithm.manifest.privacy.is_on:  # an older one says less than was spent
+        path, reason = checkpoints.rejected[0]
+        raise CheckpointCorrupt(
+            f"state directory {state_dir.root}: expected the newest checkpoint, which alone says what this peer has spent of "
+            f"run.privacy, got {path.name}: {reason}. A start without it counts from 0, as if these samples had told nothing yet"
+        )
     if saved is None:
-        if checkpoints.foreign:
-            raise CheckpointCorrupt(
-                f"state directory {state_dir.root}: expected the state of this run, got another: {checkpoints.foreign[0]}"
-            )
         log.warning("no checkpoint can be used: moved to %s; starting at round 0", state_dir.set_aside(history=False))
         state_dir.create()
         return None

@@ -336,6 +336,32 @@ def test_a_peer_whose_models_travel_in_part_resumes(tmp_path: Path) -> None:
     assert start(tmp_path, graph).resumed_from == 2
 
 
+def test_a_private_peer_without_its_newest_checkpoint_does_not_start_with_an_older_budget(tmp_path: Path) -> None:
+    """An older checkpoint says that less was spent; without privacy it is used."""
+    private = graph_of(algorithm="dfedavg", privacy={"clip_norm": 1.0, "noise_multiplier": 1.0, "delta": 1e-3})
+    for graph, refused in ((private, True), (graph_of(algorithm="dfedavg"), False)):
+        place = tmp_path / str(refused)
+        parts = start(place, graph)
+        for completed in (1, 2):
+            engine_state = parts.host.state.checkpoint() | {"round_index": completed}
+            saved = parts.host.checkpoint(do.WriteCheckpoint(completed, engine_state))
+            newest = parts.checkpoints.save(completed, saved.arrays, saved.state)
+        assert start(place, graph).resumed_from == 2
+        (newest / "arrays.safetensors").write_bytes(b"damaged")
+        if not refused:
+            assert start(place, graph).resumed_from == 1
+            continue
+        for _ in range(2):
+            with pytest.raises(
+                CheckpointCorrupt, match=r"spent of run\.privacy, got checkpoint-\d+: incomplete.*--discard-state"
+            ):
+                start(place, graph)
+        shutil.rmtree(min(newest.parent.iterdir()))
+        with pytest.raises(CheckpointCorrupt, match=r"spent of run\.privacy"):  # no other is left
+            start(place, graph)
+        assert start(place, graph, discard=True).resumed_from is None
+
+
 def test_a_refused_start_releases_the_lock(tmp_path: Path) -> None:
     """In a notebook the next call comes from the same process."""
     trained(tmp_path)

@@ -34,6 +34,7 @@ from peer.learning.own_loop import EnoughSteps
 from peer.rings import name_of_api
 from peer.runtime.local_options import LocalOptions, complete_options, log_form, metrics_of
 from peer.runtime.policy import enforced
+from peer.runtime.schedule import schedule_of
 from peer.tasks.budget import Budget, Stateful, Trained
 from peer.tasks.declared_metric import DeclaredMetric
 
@@ -258,7 +259,7 @@ class Federation:
         self._thread.join()
 
     def _leave_now(self) -> None:
-        if self._world is not None and not (self._options["when"] or self._options["policy"]):
+        if self._world is not None and schedule_of(self._options, self._world.parts.settings.policy) is None:
             self._world.leave()
         elif self._running is not None:  # it is not ready yet, or would come back in its next window
             self._running.cancel()

@@ -89,12 +89,10 @@ async def run_async(
     [2, 2]
     """
     from peer.observe.logs import setup_logging
-    from peer.runtime.policy import enforced
     from peer.tasks.loading import absolute_task
 
     with named_in_python():
         asked = complete_options(peer_id, options)
-        enforced(asked["policy"])  # before a file of the run is executed
         graph, task_object = chosen(graph, task, algorithm)
         task_file = absolute_task(graph.manifest.task)
         if "log" in options:  # otherwise logging is as the program has set it up

@@ -19,9 +19,9 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import override
 
+from coordinator_free_bootstrap import user_file
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, PolicyError, UsageError
 from coordinator_free_bootstrap.ordinary_file import text_of, unreadable
-from coordinator_free_bootstrap.user_file import approvals
 from coordinator_free_bootstrap.validation import joined, sentences
 from peer.core.encoding import ENCODINGS
 from peer.runtime.hours import window_of
@@ -136,7 +136,7 @@ class OwnersPolicy:
 
     def enforce(self) -> None:
         """Let this process execute no file of a user that the policy has not approved; it lasts until the process ends."""
-        approvals[:] = [self._require_approved]
+        user_file.approvals[:] = [self._require_approved]
 
     def where(self, key: str) -> str:
         """Return file and line of a key, as sentences name them."""

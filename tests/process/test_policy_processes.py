@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tools.running import PATIENCE_S, ends, on_loopback, running_peer
 from tools.warm_parent import executed
+from torch import nn
 
 import peer
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph, user_file
@@ -140,6 +141,10 @@ def test_python_programs_are_bound_by_the_policy_too(tmp_path: Path, monkeypatch
     for given in ({"task": "own.py:Own"}, {"algorithm": "own.py:Mine"}):
         with pytest.raises(PolicyError, match="to be an approved file"):
             peer.run(0, graph, **given, state_dir=tmp_path / "0", insecure=True, policy=tmp_path / "policy.toml")  # type: ignore[arg-type]
+    monkeypatch.setattr(user_file, "approvals", [])  # as in another program
+    joins: dict[str, Any] = {"model": nn.Linear(3, 2), "evaluate": lambda model: 0.0, "samples": 3}
+    with pytest.raises(PolicyError, match="to be an approved file"):
+        peer.join(graph, 0, **joins, algorithm="own.py:Mine", state_dir=tmp_path / "0", policy=tmp_path / "policy.toml")
     assert not (tmp_path / "executed").exists()
 
 

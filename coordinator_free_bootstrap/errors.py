@@ -389,6 +389,12 @@ class ShardError(ConfigError):
     exit_code = 13
 
 
+class PolicyError(ConfigError):
+    """The policy of a device's owner is wrong, or refuses a run; the message names the key of the policy and that of the run."""
+
+    exit_code = 14
+
+
 class IdentityError(PeerError):
     """A key, certificate or pin is missing, expired, unreadable, readable by other users, or not the one in the graph file."""
 

@@ -13,9 +13,13 @@ import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from importlib.machinery import FileFinder, SourceFileLoader
 from pathlib import Path
+from types import CodeType
 
-from coordinator_free_bootstrap.errors import ConfigError
+from typing_extensions import override
+
+from coordinator_free_bootstrap.errors import ConfigError, PolicyError
 from coordinator_free_bootstrap.extras import missing_package
 
 FILE_BYTES_MAX = 16 << 20
@@ -49,6 +53,8 @@ class Named:
 
 # Entered while a user's file is executed; `peer.tasks` keeps the settings of the process here.
 surroundings: list[Callable[[Named], AbstractContextManager[None]]] = []
+# Each is called with path and content of a user's file before it is executed; `peer.runtime.policy` keeps the owner's here.
+approvals: list[Callable[[Path, bytes], None]] = []
 
 
 def names_file(value: str) -> bool:
@@ -91,21 +97,55 @@ def _execute(path: Path, module_name: str, named: Named) -> None:
             f"{named.key}: {path}: expected at most {FILE_BYTES_MAX} bytes of Python code, got {size}. Put data into "
             "files of their own."
         )
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
+    loader = _ApprovedFile(module_name, str(path))
+    spec = importlib.util.spec_from_file_location(module_name, path, loader=loader) if path.suffix == ".py" else None
+    if spec is None:
         raise named.error(f"{named.key}: expected a Python file, whose name ends in .py, got {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses and typing look up the module while it is executed
     if (beside := str(path.resolve().parent)) not in sys.path:
         sys.path.append(beside)  # last, so that a user's file does not hide an installed module
+    _approve_beside(beside)
     try:
         with ExitStack() as stack:
             for surrounding in surroundings:
                 stack.enter_context(surrounding(named))
-            spec.loader.exec_module(module)
+            loader.exec_module(module)
+    except PolicyError:
+        del sys.modules[module_name]
+        raise
     except USER_ERRORS as error:
         del sys.modules[module_name]
         raise named.error(f"{named.key}: {path} cannot be imported: {described(error)}. Correct the file.") from error
+
+
+class _ApprovedFile(SourceFileLoader):
+    """Execute the very bytes that were approved; a compiled copy in ``__pycache__`` may be of another file."""
+
+    @override
+    def get_code(self, fullname: str) -> CodeType:
+        content = self.get_data(self.path)
+        for approve in approvals:
+            approve(Path(self.path), content)
+        return self.source_to_code(content, self.path)
+
+
+def _approve_beside(folder: str) -> None:
+    """Let what a user's file imports from its folder be approved too, from now on; nothing to do where nothing is asked."""
+    if not approvals:
+        return
+
+    def finder(path: str) -> FileFinder:
+        if not _is_beside(path):
+            raise ImportError
+        return FileFinder(path, (_ApprovedFile, [".py"]))
+
+    def _is_beside(path: str) -> bool:
+        return Path(path).resolve().is_relative_to(folder) and is_users(path)
+
+    sys.path_hooks.insert(0, finder)
+    for path in [path for path in sys.path_importer_cache if _is_beside(path)]:
+        del sys.path_importer_cache[path]
 
 
 def described(error: BaseException) -> str:

@@ -37,6 +37,7 @@ from peer.lab.table import ResultTable
 from peer.lab.table_files import read_tables
 from peer.observe.metrics import PeerMetrics
 from peer.ops.alerts import EVENTS
+from peer.runtime.policy import Policy
 from peer.store.audit import AUDIT_KINDS
 from peer.store.records import KINDS, STATES, AlgorithmFields, Line, Summary, fields_of
 from peer.view.state.rows import MESSAGES, EdgeRow, Header, PeerRow
@@ -135,6 +136,11 @@ def reasons() -> str:
     return table(("`missing`", "the peer of `model_of`"), ((f"`{word}`", about) for word, about in REASONS.items()))
 
 
+def policy_keys() -> str:
+    """Return the keys of an owner's policy."""
+    return table(("key", "meaning"), ((f"`{name}`", f.description or "") for name, f in declared_in(Policy).items()))
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "audit": lambda: table(("kind", "what"), ((f"`{kind}`", what) for kind, what in AUDIT_KINDS.items())),
     "events": lambda: table(("event", "when"), ((f"`{name}`", when) for name, when in EVENTS.items())),
@@ -153,6 +159,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "peers": lambda: meanings(PeerRow, "key"),
     "edges": lambda: meanings(EdgeRow, "key"),
     "refusals": refusals,
+    "policy": policy_keys,
 }
 
 

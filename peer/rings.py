@@ -21,12 +21,14 @@ VERBS = {
     "doctor": ("peer.ops.verbs.doctor", "doctor"),
     "list": ("peer.zoo.verbs.list", "list_names"),
     "graph": ("peer.cli.graph", "app"),
+    "privacy": ("peer.view.verbs.privacy", "app"),
     "data": ("peer.zoo.verbs.data", "app"),
     "task": ("peer.cli.task", "app"),
     "experiment": ("peer.lab.verbs.experiment", "app"),
     "deploy": ("peer.ops.verbs.deploy", "app"),
     "audit": ("peer.ops.verbs.audit", "app"),
     "state": ("peer.ops.verbs.state", "app"),
+    "policy": ("peer.ops.verbs.policy", "app"),
 }
 
 # name in `peer` -> module

@@ -33,6 +33,8 @@ from peer.learning.kept_state import packed, unpacked
 from peer.learning.own_loop import EnoughSteps
 from peer.rings import name_of_api
 from peer.runtime.local_options import LocalOptions, complete_options, log_form, metrics_of
+from peer.runtime.policy import enforced
+from peer.runtime.schedule import schedule_of
 from peer.tasks.budget import Budget, Stateful, Trained
 from peer.tasks.declared_metric import DeclaredMetric
 
@@ -257,7 +259,7 @@ class Federation:
         self._thread.join()
 
     def _leave_now(self) -> None:
-        if self._world is not None and not self._options["when"]:
+        if self._world is not None and schedule_of(self._options, self._world.parts.settings.policy) is None:
             self._world.leave()
         elif self._running is not None:  # it is not ready yet, or would come back in its next window
             self._running.cancel()
@@ -386,6 +388,7 @@ def join(
             return Follower(model, keep or {})
         options.setdefault("threads", torch.get_num_threads())  # of the program's loop
         task = Joined(model, make_model, evaluate, samples, metric or Metric(), more_metrics, losses, keep or {})
+        enforced(options.get("policy"))  # before a file of the run is executed
         graph, _ = chosen(graph, task, algorithm)
         if make_model is None and (slots := algorithm_for(graph, peer_id).slots) > 1:
             name = graph.manifest.algorithm

@@ -100,9 +100,9 @@ async def run_async(
     from peer.tasks.loading import absolute_task
 
     with named_in_python():
+        asked = complete_options(peer_id, options)
         graph, task_object = chosen(graph, task, algorithm)
         task_file = absolute_task(graph.manifest.task)
-        asked = complete_options(peer_id, options)
         if "log" in options:  # otherwise logging is as the program has set it up
             level, style = log_form(asked["log"])
             setup_logging(peer_id, level=level, style=style)
@@ -140,8 +140,8 @@ async def to_end(
     from peer.store.records import STATES
     from peer.store.state_dir import StateDir
 
-    schedule = schedule_of(options)
     settings = LocalSettings(options, metrics, part("Alerts"), check_task=task is None or task.can_try, task=task)
+    schedule = schedule_of(options, settings.policy)
     live = part("LiveExport")(settings.state_dir, options["export"])
 
     async def ready() -> AsyncioWorld:

@@ -104,7 +104,10 @@ def described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, s
 
 @app.command(epilog="Example: peer graph check graph.json --json")
 def check(path: GraphFile, as_json: AsJson = False) -> None:
-    """Check a graph file and summarize it; each problem names the field and what is allowed."""
+    """Check a graph file and summarize it; each problem names the field and what is allowed.
+
+    Whose values the peers can solve for: peer privacy graph.
+    """
     from peer.tasks.given_keys import warn_without_effect
     from peer.wire.address import undialable
 
@@ -126,6 +129,7 @@ def check(path: GraphFile, as_json: AsJson = False) -> None:
     for name, value in facts.items():
         table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else escape(str(value)))
     Console().print(table)
+    typer.echo(f"whose values the peers can solve for: peer privacy graph {path}", err=True)
 
 
 def _private_facts(path: Path, graph: Graph) -> dict[str, object]:

@@ -67,7 +67,7 @@ def _command(name: str) -> Any:
 app = typer.Typer(
     cls=Verbs,
     no_args_is_help=True,
-    epilog="Exit codes: 0 success, 1 a peer failed, 2 usage, 10-13 config, graph, task, shard, 20 identity, "
+    epilog="Exit codes: 0 success, 1 a peer failed, 2 usage, 10-14 config, graph, task, shard, policy, 20 identity, "
     "30-31 storage, 40 no answer from a peer, 50 a model diverged, 51 trained alone, "
     "52 removed from the federation, 53 a graph file that is too old, 70 internal error.",
     **_PLAIN,

@@ -12,7 +12,7 @@ from peer.core.averaging import Vector
 from peer.core.schema import Schema, TensorSpec
 from peer.learning.learner import TorchLearner
 
-BEST, CLUSTER = "best_model", "cluster"  # roles, beside PERSONALIZED
+BEST, CLUSTER, SENT = "best_model", "cluster", "sent"  # roles, beside PERSONALIZED
 
 
 def model_metadata(learner: TorchLearner, manifest: Manifest, peers: int) -> dict[str, str]:

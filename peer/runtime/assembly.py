@@ -18,8 +18,10 @@ from peer.host import PeerHost, build_host
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
 from peer.learning.learner import TorchLearner
+from peer.runtime.admission import of_host
 from peer.runtime.first_models import choose_first_models
 from peer.runtime.local_options import LocalOptions, complete_options, limits_form
+from peer.runtime.policy import enforced
 from peer.runtime.resources import disk_note, require_memory
 from peer.runtime.results import write_best
 from peer.runtime.saved_state import notes_of, saved_state, state_files
@@ -54,7 +56,7 @@ class LocalSettings:
         task: an object to use in place of the task that the manifest names.
 
     Raises:
-        ConfigError: a limit cannot be read, or the environment names no proxy.
+        ConfigError: a limit or the policy cannot be read, or the environment names no proxy.
     """
 
     options: LocalOptions
@@ -69,6 +71,7 @@ class LocalSettings:
         limits = limits_form(self.options["limit"]) if self.options["limit"] else (None, None)
         self.upload_limit, self.download_limit = map(_rate, limits)
         self.proxy = HttpProxy.chosen(self.options["proxy"])
+        self.policy = enforced(self.path("policy"))
 
     @classmethod
     def at(cls, state_dir: Path, /, **options: Unpack[LocalOptions]) -> LocalSettings:
@@ -79,7 +82,7 @@ class LocalSettings:
         """
         return cls(complete_options(0, {**options, "state_dir": state_dir}))
 
-    def path(self, name: Literal["data_root", "shard", "certs", "ca", "start_from"]) -> Path | None:
+    def path(self, name: Literal["data_root", "shard", "certs", "ca", "start_from", "policy"]) -> Path | None:
         """Return the value of an option that is a path."""
         value = self.options[name]
         return None if value is None else Path(value)
@@ -110,6 +113,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
 
     Raises:
         GraphError: the graph has no such peer.
+        PolicyError: the owner's policy refuses the run.
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
         StorageError: the state directory cannot be used, or another process uses it.
         CheckpointCorrupt: the state directory has the state of another run.
@@ -174,6 +178,8 @@ def _with_state(
     require_memory(kept, learner.schema.size)
     host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic, scaling=learner.scaling)
     write_best(host, directory, host.workspace.best)  # of the checkpoint; rounds after it are undone
+    if settings.policy is not None:
+        settings.policy.admit(of_host(settings.policy, host))
     host.workspace.delivered = DeliveredFile(directory.root)
     notes = list(problems_of(graph, peer_id, host.state.model_bytes, settings.upload_limit, settings.download_limit))
     notes += notes_of(checkpoints, run, incarnations)

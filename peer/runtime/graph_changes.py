@@ -27,7 +27,7 @@ from peer.identity.certificates import Certificate
 from peer.identity.files import read_file
 from peer.identity.signing import require_signature
 from peer.runtime.assembly import LocalSettings
-from peer.runtime.process import logged, opened, run_to_end, transport_security
+from peer.runtime.process import logged, opened, require_allowed, run_to_end, transport_security
 from peer.runtime.results import exit_code_of
 from peer.runtime.schedule import Schedule
 from peer.runtime.signals import Signals
@@ -225,6 +225,7 @@ class Revisions:
             PeerError: the peer cannot start with this file.
         """
         settings = self._settings
+        require_allowed(self._peer_id, graph, settings)  # before a file of the run is executed
         check_limits(graph, self._peer_id, settings.upload_limit, settings.download_limit)
         algorithm_for(graph, self._peer_id)
         warn_without_effect(graph.manifest, [], log.warning)

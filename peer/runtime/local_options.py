@@ -37,6 +37,7 @@ LEVELS = ("debug", "info", "warning", "error")
 IN_FILE = (
     "amp",
     "checkpoint_minutes",
+    "keep_sent",
     "threads",
     "download",
     "tell_clusters",
@@ -197,6 +198,14 @@ class LocalOptions(TypedDict, total=False):
     amp: Amp
     threads: Annotated[int, Field(1, ge=1, description="PyTorch threads on the CPU.")]
     checkpoint_minutes: CheckpointMinutes
+    keep_sent: Annotated[
+        bool,
+        Field(
+            False,
+            description="Keep each model that the peer sends, in the folder sent of its state, for peer privacy leak; without it "
+            "those of the last round.",
+        ),
+    ]
     start_from: StartFrom
     download: Download
     certs: Annotated[
@@ -259,6 +268,13 @@ class LocalOptions(TypedDict, total=False):
             "while it exits with 0; it is run every 2 s.",
         ),
         Shown(metavar="WINDOW|COMMAND"),
+    ]
+    policy: Annotated[
+        PathText | None,
+        Field(
+            None,
+            description="File of this device's owner (TOML): a run that it does not allow is refused before any connection.",
+        ),
     ]
     stay: Annotated[
         Literal["never", "completed", "error"],

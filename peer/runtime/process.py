@@ -15,6 +15,7 @@ from coordinator_free_bootstrap.extras import missing_package, named_packages
 from peer import failpoints
 from peer.identity.expiry import ending_soon
 from peer.identity.files import KeyFiles
+from peer.runtime.admission import of_graph
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
 from peer.runtime.ending import is_completed
 from peer.runtime.resources import memory_errors, require_threads
@@ -80,6 +81,7 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
     own = graph.node(peer_id).address
     _tell_state(settings, "starting")
     try:
+        require_allowed(peer_id, graph, settings)
         tls = transport_security(peer_id, graph, settings)
         if settings.options["require_own_address"] and own:
             require_own_address(peer_id, own, settings.options["listen"] or own)
@@ -88,6 +90,9 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
     except PeerError:
         _tell_state(settings, "failed")
         raise
+    if settings.policy is not None:
+        own = "" if settings.task is None else "; its task is an object of this program, which the owner has started"
+        log.info("the policy %s allows this run%s", settings.policy.path, own)
     concerned = (peer_id, *graph.neighbors(peer_id))
     for sentence in ending_soon({subject: end for subject, end in world.ends.items() if subject in concerned}):
         log.warning(sentence)
@@ -120,6 +125,17 @@ async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | 
         parts.lock.release()
     log.info("%s after %d rounds", status, parts.host.engine.round_index)
     return status
+
+
+def require_allowed(peer_id: int, graph: Graph, settings: LocalSettings) -> None:
+    """Check a graph file against the policy of this device's owner, where there is one.
+
+    Raises:
+        PolicyError: the policy refuses it.
+    """
+    if (owners := settings.policy) is not None:
+        plaintext = settings.options["insecure"] or settings.options["insecure_anywhere"]
+        owners.admit(of_graph(owners, graph, peer_id, plaintext=plaintext, own_task=settings.task is not None))
 
 
 def _tell_state(settings: LocalSettings, state: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,11 @@ from coordinator_free_bootstrap.errors import (
     RemovedError,
 )
 from peer.algorithms.final_phase import final_predictor
+from peer.algorithms.model_tests import FIRST_STEP
 from peer.algorithms.predictor import PERSONALIZED, Best, Predictor
 from peer.core.schema import Schema
 from peer.host import PeerHost
-from peer.learning.model_about import BEST, CLUSTER, model_metadata, together
+from peer.learning.model_about import BEST, CLUSTER, SENT, model_metadata, together
 from peer.store.files import storage_errors, write_json
 from peer.store.model_file import save_model
 from peer.store.records import StartFields, Summary
@@ -82,12 +84,13 @@ def write_results(
         "rounds_completed": str(run.round.index),
         "predictor": str(host.last_round.get("predictor", PERSONALIZED)),
     }
-    sent = {spec.name for spec in host.format.schema.tensors}
-    private = [spec.name for spec in workspace.learner.schema.tensors if spec.name not in sent]
     for slot in range(host.algorithm.slots if models else 0):
-        about = metadata | {"role": f"{CLUSTER} {slot}"} | ({"private": json.dumps(private)} if private else {})
         part = workspace.models.part.of(workspace.models.model(slot))
+        about = metadata | _private_tensors(host) | {"role": f"{CLUSTER} {slot}"}
         save_model(state_dir.cluster_model(slot), part, host.format.schema, about)
+    if models:
+        last = run.round.index - 1
+        write_sent(host, state_dir, last, workspace.models.snapshots(last, FIRST_STEP))
     if models and workspace.personalized is not None:
         found = final_predictor(host.algorithm, workspace, metadata["predictor"]).kept()
         _save(state_dir.personalized_model, found, workspace.learner.schema, metadata | {"role": PERSONALIZED})
@@ -121,6 +124,21 @@ def write_results(
     if "model_tests" in host.last_round:
         summary["model_tests"] = host.last_round["model_tests"]
     write_json(state_dir.summary, summary)
+
+
+def write_sent(host: PeerHost, state_dir: StateDir, round_index: int, models: Mapping[int, np.ndarray]) -> None:
+    """Write what a peer has offered to its neighbors in a round, by slot, before it is encoded; `peer privacy leak` reads it.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    about = {**_metadata(host), **_private_tensors(host), "round_index": str(round_index)}
+    for slot, model in models.items():
+        with storage_errors("create", state_dir.sent):
+            state_dir.sent.mkdir(exist_ok=True)
+        save_model(
+            state_dir.sent_model(round_index, slot), model, host.format.schema, about | {"role": f"{SENT} {slot}"}
+        )
 
 
 def write_best(host: PeerHost, state_dir: StateDir, best: Best | None) -> None:
@@ -163,6 +181,13 @@ def _metadata(host: PeerHost, algorithm: str | None = None) -> dict[str, str]:
         **({} if learner.started_from is None else {"start_from": json.dumps(learner.started_from)}),
         **({} if run.budget is None else {"epsilon": json.dumps(run.budget.spent)}),
     }
+
+
+def _private_tensors(host: PeerHost) -> dict[str, str]:
+    """Return which tensors of the model a file of what travels lacks; {} where it lacks none."""
+    sent = {spec.name for spec in host.format.schema.tensors}
+    private = [spec.name for spec in host.workspace.learner.schema.tensors if spec.name not in sent]
+    return {"private": json.dumps(private)} if private else {}
 
 
 def start_fields(host: PeerHost, task: Task) -> StartFields:

@@ -1,77 +1,47 @@
-"""When a peer works: windows of the day, a command that says yes, or both."""
+"""When a peer works: as windows of the day, a command, and the policy of the device's owner allow it, all of them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import shlex
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
-from zoneinfo import ZoneInfo
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 
 from coordinator_free_bootstrap.errors import ConfigError, Option
+from peer.runtime.day_quota import DayQuota
+from peer.runtime.hours import Window, window_of
 from peer.runtime.local_options import LocalOptions
+from peer.runtime.policy import OwnersPolicy
+from peer.store.state_dir import StateDir
 
 log = logging.getLogger("peer")
 CHECK_S = 2.0  # between two checks of the clock or runs of the command, which take a few milliseconds
 COMMAND_S = 30.0  # a command without an exit code after this long says no
-_FORM = re.compile(r"(\d{2}):(\d{2})-(\d{2}):(\d{2})(?: +(\S+))?")
-
-
-@dataclass(frozen=True)
-class Window:
-    """A time of each day, in minutes after midnight; it runs over midnight where ``end`` is before ``begin``."""
-
-    begin: int
-    end: int
-    zone: tzinfo | None = None  # None: that of this machine
-
-    def holds(self, now: datetime) -> bool:
-        """Return whether a time with a zone is in the window, whose ``end`` is not."""
-        local = now.astimezone(self.zone)
-        minute = 60 * local.hour + local.minute
-        inside = (self.begin <= minute, minute < self.end)
-        return all(inside) if self.begin < self.end else any(inside)
 
 
 def parse_window(text: str) -> Window:
-    """Return the window of ``22:00-06:00`` or ``22:00-06:00 Europe/Berlin``.
+    """Return the window of a value of ``--when``.
 
     Raises:
-        ConfigError: another form, or an unknown time zone.
+        ConfigError: as `window_of`.
     """
-    match = _FORM.fullmatch(text.strip())
-    numbers = [int(number) for number in match.groups()[:4]] if match else []
-    begin, end = (60 * numbers[0] + numbers[1], 60 * numbers[2] + numbers[3]) if numbers else (0, 0)
-    if not match or begin == end or begin >= 1440 or end > 1440 or max(numbers[1], numbers[3]) > 59:
-        raise ConfigError(
-            f"{Option('when')}: expected HH:MM-HH:MM with two different times from 00:00 to 24:00, and a time zone "
-            f"after a space, such as '22:00-06:00 Europe/Berlin', got {text!r}"
-        )
-    return Window(begin, end, _zone(match[5]) if match[5] else None)
-
-
-def _zone(name: str) -> tzinfo:
-    if name == "UTC":
-        return UTC
     try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as error:
-        raise ConfigError(
-            f"{Option('when')}: expected the time zone UTC, or a name such as Europe/Berlin (pip install tzdata if all are "
-            f"unknown), got {name!r}, which this machine does not know"
-        ) from error
+        return window_of(text)
+    except ValueError as error:
+        raise ConfigError(f"{Option('when')}: {error}") from error
 
 
 class Schedule:
-    """Whether a peer may work now: in any of the windows, and if the command exits with code 0.
+    """Whether a peer may work now: in any of the windows, in the owner's hours and bytes, and if the command exits with code 0.
 
     Args:
         windows: none: the whole day.
         command: a program and its arguments; none: always.
+        hours: of the policy, and where it has them; none: the whole day.
+        quota: bytes of a day, of the policy.
         clock: returns the time, with a zone.
         pause: waits a number of seconds.
 
@@ -84,10 +54,13 @@ class Schedule:
         windows: Sequence[Window] = (),
         command: str = "",
         *,
+        hours: tuple[Sequence[Window], str] = ((), ""),
+        quota: DayQuota | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._windows, self._clock, self._pause = tuple(windows), clock, pause
+        self._hours, self.quota = hours, quota
         try:
             self._command = shlex.split(command)
         except ValueError as error:
@@ -99,16 +72,35 @@ class Schedule:
                 f"{Option('when')}: expected a program that exits with 0 for yes, got no program {self._command[0]}"
             )
 
-    async def is_open(self) -> bool:
-        """Return whether the peer may work now."""
-        if self._windows and not any(window.holds(self._clock()) for window in self._windows):
-            return False
-        return not self._command or await self._says_yes()
+    async def closed(self) -> str:
+        """Return why the peer may not work now; "" if it may."""
+        now = self._clock()
+        if self._windows and not any(window.holds(now) for window in self._windows):
+            return f"outside the windows of {Option('when')}"
+        hours, where = self._hours
+        if hours and not any(window.holds(now) for window in hours):
+            return f"outside the hours of the owner's policy ({where})"
+        if self.quota is not None and (why := self.quota.closed(now)):
+            return why
+        return "" if not self._command or await self._says_yes() else f"the command of {Option('when')} says no"
 
-    async def until(self, wanted: bool) -> None:
-        """Wait until the peer may work, or until it may not."""
-        while await self.is_open() is not wanted:
+    def count(self, fields: Mapping[str, object]) -> str:
+        """Count the bytes of a line of the history; return why no further round may begin, "" if one may."""
+        if self.quota is None:
+            return ""
+        self.quota.count(fields, self._clock())
+        return self.quota.closed(self._clock())
+
+    async def until_open(self) -> None:
+        """Wait until the peer may work."""
+        while await self.closed():
             await self._pause(CHECK_S)
+
+    async def until_closed(self) -> str:
+        """Wait until the peer may not work, and return why."""
+        while not (why := await self.closed()):
+            await self._pause(CHECK_S)
+        return why
 
     async def _says_yes(self) -> bool:
         quiet = asyncio.subprocess.DEVNULL
@@ -129,8 +121,8 @@ class Schedule:
                 await process.wait()
 
 
-def schedule_of(options: LocalOptions) -> Schedule | None:
-    """Return when a peer with these options may work; None: always.
+def schedule_of(options: LocalOptions, owners: OwnersPolicy | None = None) -> Schedule | None:
+    """Return when a peer with these options, and this policy of its owner, may work; None: always.
 
     Raises:
         ConfigError: a window or the command is wrong.
@@ -142,8 +134,16 @@ def schedule_of(options: LocalOptions) -> Schedule | None:
         raise ConfigError(
             f"{Option('when')}: expected one command, got {len(commands)}. Give one, such as a script of all."
         )
+    hours: tuple[list[Window], str] = ([], "")
+    quota = None
+    if owners is not None:
+        hours = [window_of(text) for text in owners.policy.hours or ()], owners.where("hours")
+        if (most := owners.policy.bytes_a_day) is not None:
+            quota = DayQuota(most, owners.where("bytes_a_day"), StateDir(Path(options["state_dir"] or "")).history)
+    if not (windows or commands or hours[0] or quota):
+        return None
     command = commands[0] if commands else ""
-    return Schedule([parse_window(text) for text in windows], command) if windows or command else None
+    return Schedule([parse_window(text) for text in windows], command, hours=hours, quota=quota)
 
 
 def _is_command(text: str) -> bool:

@@ -1,12 +1,14 @@
-"""Run one peer while its schedule allows it: leave with a goodbye at the end of a window, come back in the next one."""
+"""Run one peer while its schedule allows it: leave with a goodbye when it does not, come back when it does again."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from peer.core.counters import COUNTING
+from peer.runtime.admission import bytes_of_round
 from peer.runtime.process import run_to_end
 from peer.runtime.schedule import Schedule
 from peer.runtime.signals import Signals
@@ -62,9 +64,11 @@ async def _until_open(schedule: Schedule, signals: Signals, metrics: MetricsPage
 
 
 async def _opened(schedule: Schedule) -> None:
-    if not await schedule.is_open():
-        log.info("outside the windows of work: waiting")
-        await schedule.until(True)
+    if schedule.quota is not None:
+        schedule.quota.require_a_round()
+    if why := await schedule.closed():
+        log.info("%s: waiting", why)
+        await schedule.until_open()
 
 
 async def _one_window(
@@ -73,18 +77,29 @@ async def _one_window(
     """Return how the peer ended, and whether it works again: the schedule or a new graph file made it leave, and no signal."""
     closed = False
 
-    async def close() -> None:
+    def close(why: str) -> None:
         nonlocal closed
-        await schedule.until(False)
-        closed = True
-        log.info("the window of work is over: leaving until the next one")
-        world.leave()
+        if not closed:
+            closed = True
+            log.info("%s: leaving until it may work again", why)
+            world.leave()
+
+    async def watch() -> None:
+        close(await schedule.until_closed())
+
+    def on_record(kind: str, fields: dict[str, Any]) -> None:
+        why = schedule.count(fields) if kind in COUNTING else ""
+        if why and kind == "round" and fields["round_index"] + 1 < world.manifest.rounds:
+            asyncio.get_running_loop().call_soon(close, why)  # not inside the step of the engine that wrote the record
 
     signals.tell = world.on_signal
-    closing = asyncio.ensure_future(close())
+    if schedule.quota is not None:
+        schedule.quota.expect(bytes_of_round(world.host))
+        world.observers.append(on_record)
+    watching = asyncio.ensure_future(watch())
     try:
         status = await run(world)
     finally:
-        closing.cancel()
-        await asyncio.gather(closing, return_exceptions=True)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
     return status, (status == "changed" or (closed and status == "left")) and not signals.came

@@ -25,10 +25,12 @@ from coordinator_free_bootstrap.errors import (
 )
 from coordinator_free_bootstrap.strict_json import printable
 from peer import failpoints
+from peer.algorithms.model_tests import FIRST_STEP
 from peer.algorithms.predictor import Best
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.arrivals import Arrival
+from peer.core.averaging import Vector
 from peer.core.checkpoint import Checkpoint
 from peer.core.counters import COUNTING
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
@@ -39,7 +41,7 @@ from peer.runtime.edges import Edges
 from peer.runtime.partials import PartialCheckpoints
 from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
-from peer.runtime.results import start_fields, write_best
+from peer.runtime.results import start_fields, write_best, write_sent
 from peer.store.forks import close_connections_in_children
 from peer.store.history import HistoryWriter
 from peer.store.records import ProcessStatus
@@ -436,8 +438,17 @@ class AsyncioWorld:
         self.requests.answer(arrival, reply)
 
     def take_snapshot(self, effect: do.TakeSnapshot) -> None:
-        """Snapshot at once."""
+        """Snapshot at once, and keep a file of it where the options say so; later steps relay models of others."""
         self.host.sending.take_snapshot(effect)
+        if self.parts.settings.options["keep_sent"] and effect.step == FIRST_STEP:
+            models = self.host.workspace.models.snapshots(effect.round_index, effect.step)
+            self._spawn(self._keeping(effect.round_index, models))
+
+    async def _keeping(self, round_index: int, models: dict[int, Vector]) -> None:
+        try:
+            await self._on(self._disk, write_sent, self.host, self.parts.state_dir, round_index, models)
+        except StorageError as error:
+            log.error("the models sent in round %d are not kept: %s", round_index + 1, error)
 
     def fold_arrival(self, effect: do.FoldArrival) -> None:
         """Fold: on the fold thread, or here at once."""

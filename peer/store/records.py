@@ -562,7 +562,7 @@ class RunStatus:
 
 STATES: Mapping[str, RunStatus] = {
     "starting": RunStatus("task and data are loaded"),
-    "waiting": RunStatus("outside its windows of work"),
+    "waiting": RunStatus("outside its windows of work, or beyond its owner's bytes of the day"),
     "running": RunStatus("the start, or a round, is in progress", note="still running; the numbers are preliminary"),
     "completed": RunStatus("all rounds are done", ends=True),
     "alone": RunStatus(

@@ -80,6 +80,20 @@ class StateDir:
         """The model of the best round by the validation metric."""
         return self.models / "best.safetensors"
 
+    @property
+    def sent(self) -> Path:
+        """The directory of models that were sent: of the last round, and with ``keep_sent`` of each."""
+        return self.root / "sent"
+
+    @property
+    def leak(self) -> Path:
+        """What `peer privacy leak` has measured on the sent models."""
+        return self.root / "leak.json"
+
+    def sent_model(self, round_index: int, slot: int) -> Path:
+        """The model of one slot that was sent in a round."""
+        return self.sent / f"round-{round_index:06}-slot-{slot}.safetensors"
+
     def set_aside(self, *, history: bool = True) -> Path:
         """Move the state of a run to ``discarded-1``, ``discarded-2``, ... in this folder, and return where to.
 
@@ -94,8 +108,12 @@ class StateDir:
             while (target := self.root / f"discarded-{number}").exists():
                 number += 1
             target.mkdir()
-            others = (self.origin, *parts_of(self.history), self.summary, self.models, self.start) if history else ()
-            for path in (*others, self.trainings, self.checkpoints):  # last: a start that finds them begins again
+            others = (self.origin, *parts_of(self.history), self.summary, self.models, self.start, self.sent, self.leak)
+            for path in (
+                *(others if history else ()),
+                self.trainings,
+                self.checkpoints,
+            ):  # last: a start that finds them begins again
                 if os.path.lexists(path):
                     path.rename(target / path.name)
             fsync_path(self.root)

@@ -266,7 +266,7 @@ def test_a_peer_with_a_schedule_works_in_its_windows_only(
         running = asyncio.ensure_future(
             peer.run_async(0, graph, state_dir=place, insecure=True, when=f"test -e {window}")
         )
-        await until_true(lambda: "outside the windows of work" in caplog.text)
+        await until_true(lambda: "says no: waiting" in caplog.text)
         assert not lines_of(place, "start")
         window.touch()
         await until_true(lambda: bool(lines_of(place, "round")))

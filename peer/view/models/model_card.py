@@ -16,6 +16,8 @@ from coordinator_free_bootstrap.validation import counted
 from peer.core.metric import Metric
 from peer.view.report.report import Report
 from peer.view.report.tables import state_text
+from peer.view.state.leaks import last_leak
+from peer.view.state.leaks import shown as shown_leak
 from peer.view.state.run_files import PeerRun
 
 VALUE_CHARACTERS_MAX = 400
@@ -91,6 +93,7 @@ def _file(exported: Exported, metadata: Mapping[str, str]) -> list[tuple[str, ob
 
 
 def _data(manifest: Manifest, metadata: Mapping[str, str], peer: PeerRun) -> list[tuple[str, object]]:
+    leak = last_leak(peer.state_dir)
     return [
         ("task", manifest.task),
         ("options of the task", manifest.task_options or "none"),
@@ -99,6 +102,7 @@ def _data(manifest: Manifest, metadata: Mapping[str, str], peer: PeerRun) -> lis
         ("peers", metadata.get("peers", "not known")),
         ("preprocessing", metadata.get("preprocessing", "not declared")),
         ("differential privacy of its training samples", _privacy(manifest, metadata)),
+        ("training samples told by the loss of sent models", "not measured" if leak is None else shown_leak(leak)),
     ]
 
 

@@ -29,6 +29,7 @@ from peer.view.report.matrix import matrix
 from peer.view.state.agreement import agreement
 from peer.view.state.attendance import WITHOUT_EXCHANGE, hardly_there
 from peer.view.state.durations import duration
+from peer.view.state.leaks import last_leak
 from peer.view.state.more_metrics import latest_values, more_metrics_of
 from peer.view.state.peer_state import run_state, states
 from peer.view.state.places import listed
@@ -115,6 +116,16 @@ def without_value(run: RunFiles) -> list[int]:
     """Return the peers that have completed rounds and have no value of the metric, although others have one."""
     known = {peer.peer_id for peer in run.peers if peer.last.get("metric_value") is not None}
     return [peer.peer_id for peer in run.peers if known and peer.rounds_completed and peer.peer_id not in known]
+
+
+def leak(run: RunFiles) -> dict[str, object] | None:
+    """Return what `peer privacy leak` has found on the last sent models: mean and worst AUC of the peers; None if nothing."""
+    found = {peer.peer_id: each for peer in run.peers if (each := last_leak(peer.state_dir))}
+    if not found:
+        return None
+    worst = max(found, key=lambda peer_id: found[peer_id]["auc"])
+    mean = float(np.mean([each["auc"] for each in found.values()]))
+    return {"auc_mean": mean, "peers": len(found), "worst_peer": worst, "worst": found[worst]}
 
 
 def refusals(run: RunFiles) -> dict[str, int]:
@@ -249,6 +260,7 @@ def peer_row(peer: PeerRun) -> dict[str, object]:
         "peer_id": peer.peer_id,
         **known,
         "metrics": peer.last.get("metrics") or {},
+        "leak": last_leak(peer.state_dir),
         "rounds_completed": peer.rounds_completed,
         "status": peer.status,
         "exit_code": peer.state.exit_code,
@@ -309,5 +321,6 @@ METRICS: dict[str, Callable[[RunFiles], object]] = {
     "algorithm_state": algorithm_state,
     "collaboration": collaboration,
     "matrix": matrix,
+    "leak": leak,
     **soft_clusters.METRICS,
 }

@@ -15,6 +15,7 @@ from peer.core.counters import COUNTERS, Totals, entries
 from peer.core.metric import Metric
 from peer.store.records import PHASES, STATES
 from peer.view.report.matrix import matrix_text
+from peer.view.state.leaks import shown as shown_leak
 from peer.view.state.model_tests import TestResult, results
 from peer.view.state.peer_state import ending
 
@@ -83,6 +84,9 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield from _collaboration_rows(values["collaboration"])
     if values["matrix"] is not None:
         yield "models of the last round", matrix_text(values["matrix"], metric)
+    if (leak := values["leak"]) is not None:
+        worst = f"worst peer {leak['worst_peer']}: {shown_leak(leak['worst'])}"
+        yield "training samples told by loss", f"AUC {leak['auc_mean']:.3f}{of_peers(leak['peers'], values)}, {worst}"
     if "reached" in values:
         found = values["reached"]
         after = "never" if found["rounds"] is None else f"after {found['rounds']} rounds, {found['seconds']:.1f} s"

@@ -18,18 +18,22 @@ from peer.runtime.windows import run_in_windows
 class Scripted:
     """A schedule whose window opens once and closes at once; the next window never comes."""
 
+    quota = None
+
     def __init__(self) -> None:
-        self.opened = 0
+        self.asked = 0
         self.waiting = asyncio.Event()
 
-    async def is_open(self) -> bool:
-        self.opened += 1
-        return self.opened == 1
+    async def closed(self) -> str:
+        self.asked += 1
+        return "" if self.asked == 1 else "the window is over"
 
-    async def until(self, wanted: bool) -> None:
-        if wanted:
-            self.waiting.set()
-            await asyncio.Event().wait()
+    async def until_open(self) -> None:
+        self.waiting.set()
+        await asyncio.Event().wait()
+
+    async def until_closed(self) -> str:
+        return "the window is over"
 
 
 def terminate() -> None:

@@ -50,7 +50,7 @@ def test_a_verb_that_is_no_more_is_refused_with_its_successor(gone):
         ("testbed --fresh=3", "--fresh: expected no value, got one"),
         ("run", "--id: expected a value, got nothing. Run peer run --help."),
         ("status", "WHERE: expected a value, got nothing. Run peer status --help."),
-        ("graph nothing", "peer graph: expected one of check, diff, keys, make, next, pin, show, got 'nothing'"),
+        ("graph nothing", "peer graph: expected one of check, diff, keys, make, next, pin, show, sign, got 'nothing'"),
         ("run --round 3", "--round: expected an option of peer run, got an unknown option (known: --id, --neighbors, "),
         (
             "run --neighbor g",

@@ -79,7 +79,7 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object], *, watch: b
         setup_logging(peer_id, level=level, style=style)
         with log_while("importing PyTorch and gRPC"), importing():
             from peer.runtime.assembly import LocalSettings
-            from peer.runtime.graph_changes import GraphFile, run_peer_with_file
+            from peer.runtime.graph_changes import SharedFile, run_peer_with_file
             from peer.runtime.process import require_allowed
             from peer.runtime.schedule import schedule_of
             from peer.store.state_dir import StateDir
@@ -89,7 +89,7 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object], *, watch: b
         settings = LocalSettings(options, metrics, part("Alerts"), check_task=True, traceback=traceback_wanted())
         if settings.proxy:
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
-        file = GraphFile(neighbors, watch=watch, owner=owner)
+        file = SharedFile(neighbors, watch=watch, owner=owner)
         require_allowed(peer_id, file.graph, settings)  # before a file of the run is executed
         warn_without_effect(file.graph.manifest, [], logging.getLogger("peer").warning)
         with part("LiveExport")(settings.state_dir, options["export"]) as live:

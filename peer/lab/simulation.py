@@ -72,6 +72,8 @@ def simulate(
     from peer.tasks.loading import absolute_task
 
     refuse_unless(isinstance(progress, bool), "progress", "true or false", progress)
+    graphs = isinstance(revisions, Sequence) and all(isinstance(each, Graph) for each in revisions)
+    refuse_unless(graphs, "revisions", "a list of peer.Graph", revisions)
     if not isinstance(graph, Graph):
         samples = task is None and hasattr(graph, "__getitem__")
         refuse_unless(samples, "graph", "a peer.Graph, or samples without a task", graph)

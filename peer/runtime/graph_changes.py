@@ -40,7 +40,7 @@ WATCH_S = 2.0  # between two looks at the file
 Signature = tuple[int, ...]
 
 
-class GraphFile:
+class SharedFile:
     """The graph file that all peers share, at this peer.
 
     Args:
@@ -108,7 +108,7 @@ class Revisions:
         signals: of the process.
     """
 
-    def __init__(self, peer_id: int, file: GraphFile, settings: LocalSettings, signals: Signals) -> None:
+    def __init__(self, peer_id: int, file: SharedFile, settings: LocalSettings, signals: Signals) -> None:
         self._peer_id, self._file, self._settings = peer_id, file, settings
         self._world: AsyncioWorld | None = None
         self._next: Graph | None = None  # read, and not opened yet
@@ -252,7 +252,9 @@ class Revisions:
         self._world.tell("revision", {"before": names[0], "after": names[1]})
 
 
-def run_peer_with_file(peer_id: int, file: GraphFile, settings: LocalSettings, schedule: Schedule | None = None) -> int:
+def run_peer_with_file(
+    peer_id: int, file: SharedFile, settings: LocalSettings, schedule: Schedule | None = None
+) -> int:
     """Run one peer as a process to its end, under each graph file that it takes, and return its exit code.
 
     Args:

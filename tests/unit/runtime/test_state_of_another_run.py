@@ -132,6 +132,7 @@ def start_task(place: Path, task: Task, *, discard: bool = False) -> Assembled:
     settings = LocalSettings.at(place, discard_state=discard)
     settings.task = task
     parts = assemble(0, graph, settings)
+    parts.origin.write()
     parts.lock.release()
     return parts
 

@@ -80,6 +80,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "watch.jsonl").write_text('{"kind":"watch"}\n')
     state = place / "peer-0"
     parts = assemble(0, GRAPH, LocalSettings.at(state))
+    parts.origin.write()
     from peer.core.effects import WriteCheckpoint
     from peer.runtime.results import write_results
 
@@ -118,6 +119,7 @@ def resumed(path: Path) -> object:
     """Start a peer in the state directory that the damaged file is in."""
     root = next(folder for folder in path.parents if folder.name == "peer-0")
     parts = assemble(0, GRAPH, LocalSettings.at(root))
+    parts.origin.write()
     parts.lock.release()
     return parts
 

@@ -16,7 +16,7 @@ from peer.cli.main import app
 from peer.identity.certificates import Certificate
 from peer.identity.files import KeyFiles, keygen, load_key_pair
 from peer.identity.signing import require_signature, signed
-from peer.runtime.graph_changes import GraphFile
+from peer.runtime.graph_changes import SharedFile
 
 
 def owner(home: Path, name: str) -> tuple[KeyFiles, Certificate]:
@@ -38,8 +38,8 @@ def sign(home: Path, name: str = "owner", *words: object) -> None:
     assert done.exit_code == 0, done.output
 
 
-def take(home: Path) -> GraphFile:
-    return GraphFile(home / "graph.json", owner=home / "owner.pem")
+def take(home: Path) -> SharedFile:
+    return SharedFile(home / "graph.json", owner=home / "owner.pem")
 
 
 def test_a_file_of_the_owner_is_taken_and_its_form_does_not_matter(home):

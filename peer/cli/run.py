@@ -80,7 +80,7 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object], *, watch: b
         with log_while("importing PyTorch and gRPC"), importing():
             from peer.runtime.assembly import LocalSettings
             from peer.runtime.graph_changes import SharedFile, run_peer_with_file
-            from peer.runtime.process import require_allowed
+            from peer.runtime.process import refusals_audited, require_allowed
             from peer.runtime.schedule import schedule_of
             from peer.store.state_dir import StateDir
             from peer.tasks.given_keys import warn_without_effect
@@ -90,7 +90,8 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object], *, watch: b
         if settings.proxy:
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
         file = SharedFile(neighbors, watch=watch, owner=owner)
-        require_allowed(peer_id, file.graph, settings)  # before a file of the run is executed
+        with refusals_audited(settings):
+            require_allowed(peer_id, file.graph, settings)  # before a file of the run is executed
         warn_without_effect(file.graph.manifest, [], logging.getLogger("peer").warning)
         with part("LiveExport")(settings.state_dir, options["export"]) as live:
             code = run_peer_with_file(peer_id, file, settings, schedule_of(options, settings.policy))

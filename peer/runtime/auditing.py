@@ -11,6 +11,7 @@ from coordinator_free_bootstrap.errors import StorageError
 from peer import __version__
 from peer.host import PeerHost
 from peer.store.audit import AuditLog
+from peer.store.identity_files import StateLock
 from peer.store.state_dir import StateDir
 from peer.wire.frames import SentModel
 
@@ -22,6 +23,21 @@ RECORDED = {
     "leave": ("rounds_completed",),
     "end": ("rounds_completed",),
 }
+
+
+def note_refused(state_dir: StateDir, reason: str) -> None:
+    """Write to the audit log of a peer that does not run that its owner's policy refuses the graph file.
+
+    Raises:
+        StorageError: it cannot be written, or the peer runs.
+    """
+    state_dir.create()
+    with StateLock(state_dir.root):
+        audit = AuditLog(state_dir.audit)
+        try:
+            audit.write("policy", reason=reason)
+        finally:
+            audit.close()
 
 
 class Auditing:
@@ -38,8 +54,8 @@ class Auditing:
     def __init__(self, state_dir: StateDir, host: PeerHost) -> None:
         self._log, self._host = AuditLog(state_dir.audit), host
 
-    def start(self, key: str | None) -> None:
-        """Note what this process begins with; without a key it is in plaintext."""
+    def start(self, key: str | None, policy: str | None) -> None:
+        """Note what this process begins with: its key (None: plaintext), and the SHA-256 of the policy that allows it."""
         host, graph = self._host, self._host.state.graph
         self._write(
             "start",
@@ -52,6 +68,7 @@ class Auditing:
             continues=list(graph.continues),
             key=key,
             release=__version__,
+            policy=policy,
         )
 
     def key(self, who: Subject, key: str) -> None:
@@ -78,6 +95,10 @@ class Auditing:
         """Note a line of the history, where it belongs here."""
         if kind in RECORDED:
             self._write(kind, **{name: fields[name] for name in RECORDED[kind] if name in fields})
+
+    def policy(self, reason: str) -> None:
+        """Note that the owner's policy refuses a graph file."""
+        self._write("policy", reason=reason)
 
     def close(self) -> None:
         """Close the file."""

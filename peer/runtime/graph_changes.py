@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, parse_graph
-from coordinator_free_bootstrap.errors import PeerError, RemovedError
+from coordinator_free_bootstrap.errors import PeerError, PolicyError, RemovedError
 from coordinator_free_bootstrap.graph_file import graph_content
 from coordinator_free_bootstrap.rates import check_limits
 from coordinator_free_bootstrap.revision import changes, require_next
@@ -239,6 +239,8 @@ class Revisions:
 
     def _refuse(self, error: Exception) -> None:
         trace = None if isinstance(error, PeerError) else error  # else it is a bug of this program
+        if isinstance(error, PolicyError) and self._world is not None:
+            self._world.audit.policy(str(error))
         text = "graph file %s was not taken, and this peer goes on with the one before: %s"
         log.error(text, self._file.path, error, exc_info=trace)
 

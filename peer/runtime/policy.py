@@ -111,11 +111,13 @@ class OwnersPolicy:
         path: of the file.
         policy: its keys.
         lines: the line of each key, from 1.
+        digest: SHA-256 of the file.
     """
 
     path: Path
     policy: Policy
     lines: dict[str, int]
+    digest: str
 
     @classmethod
     def read(cls, path: Path) -> OwnersPolicy:
@@ -130,7 +132,7 @@ class OwnersPolicy:
         except (OSError, ValueError, RecursionError) as error:
             raise PolicyError(unreadable(str(path), error, expected="a policy file (TOML)")) from None
         try:
-            return cls(path, Policy.model_validate(data), _lines(text))
+            return cls(path, Policy.model_validate(data), _lines(text), hashlib.sha256(text.encode()).hexdigest())
         except ValidationError as error:
             raise PolicyError(joined(str(path), sentences(error, Policy, data))) from None
 

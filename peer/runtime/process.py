@@ -10,19 +10,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import DivergedError, PeerError, StorageError
+from coordinator_free_bootstrap.errors import DivergedError, PeerError, PolicyError, StorageError
 from coordinator_free_bootstrap.extras import missing_package, named_packages
 from peer import failpoints
 from peer.identity.expiry import ending_soon
 from peer.identity.files import KeyFiles
 from peer.runtime.admission import of_graph
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
+from peer.runtime.auditing import note_refused
 from peer.runtime.ending import is_completed
 from peer.runtime.resources import memory_errors, require_threads
 from peer.runtime.results import exit_code_of, outcome_of, write_results
 from peer.runtime.signals import Signals
 from peer.runtime.slow_start import log_while
 from peer.runtime.world import AsyncioWorld
+from peer.store.state_dir import StateDir
 from peer.store.system import require_unix
 from peer.wire.address import require_own_address
 from peer.wire.open_files import require_peer_files
@@ -81,12 +83,14 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
     own = graph.node(peer_id).address
     _tell_state(settings, "starting")
     try:
-        require_allowed(peer_id, graph, settings)
+        with refusals_audited(settings):
+            require_allowed(peer_id, graph, settings)
         tls = transport_security(peer_id, graph, settings)
         if settings.options["require_own_address"] and own:
             require_own_address(peer_id, own, settings.options["listen"] or own)
         with memory_errors(), named_packages(), log_while("loading the task, its data and the state directory"):
-            world = AsyncioWorld(assemble(peer_id, graph, settings), tls)
+            with refusals_audited(settings):
+                world = AsyncioWorld(assemble(peer_id, graph, settings), tls)
     except PeerError:
         _tell_state(settings, "failed")
         raise
@@ -136,6 +140,19 @@ def require_allowed(peer_id: int, graph: Graph, settings: LocalSettings) -> None
     if (owners := settings.policy) is not None:
         plaintext = settings.options["insecure"] or settings.options["insecure_anywhere"]
         owners.admit(of_graph(owners, graph, peer_id, plaintext=plaintext, own_task=settings.task is not None))
+
+
+@contextmanager
+def refusals_audited(settings: LocalSettings) -> Iterator[None]:
+    """Write to the audit log where the policy refuses what the block does; the peer does not run yet."""
+    try:
+        yield
+    except PolicyError as error:
+        try:
+            note_refused(StateDir(settings.state_dir), str(error))
+        except StorageError as problem:
+            log.warning("the audit log does not have this refusal: %s", problem)
+        raise
 
 
 def _tell_state(settings: LocalSettings, state: str) -> None:

@@ -151,7 +151,8 @@ class AsyncioWorld:
             self.began = True
             self.on_began()
             self.record("start", self._start_fields(port))
-            self.audit.start(self._tls.fingerprint if self._tls else None)
+            policy = self.parts.settings.policy
+            self.audit.start(self.fingerprint or None, policy.digest if policy else None)
             if on_listening:
                 on_listening(port)
             self.post(ev.LeaveRequested() if self._stop_training else ev.Tick())

@@ -25,6 +25,7 @@ AUDIT_KINDS = {
     "neighbor": "the state of a neighbor has changed: `alive` after a handshake",
     "sending": "before its first byte: a model goes to a neighbor; `pull`: which asked for it, to catch up",
     "sent": "after its last byte: how many went out, their XXH3-128, and the answer. Missing after a crash: all may have gone",
+    "policy": "the owner's policy refuses a graph file, for this reason",
     "refused": "a message was refused, as in the history: at most 6 a minute of one sender and code",
     "leave": "the peer leaves before the end of the run",
     "end": "the run has ended",

@@ -75,8 +75,12 @@ class Averaging:
 
     def solved_by(self, curious: Collection[int], rounds: int) -> Solved:
         """Return what some peers can solve for together after a number of rounds."""
-        graph = self._graph
-        heard = {*curious}.union(*(graph.neighbors(peer) for peer in curious))
+        graph, manifest = self._graph, self._graph.manifest
+        heard = {*curious}
+        if algorithm_named(manifest.algorithm).exchanges(manifest):
+            heard = heard.union(*(graph.neighbors(peer) for peer in curious))
+        else:  # each knows its own value
+            rounds = 1
         span = _Span(len(self._index))
         rows = [_unit(self._index[peer], len(self._index)) for peer in sorted(heard)]
         for _ in range(rounds):

@@ -117,6 +117,12 @@ def test_peers_that_nobody_tells_apart_stay_hidden() -> None:
     assert three.peers == (0, 4) and three.beyond == (4,)
 
 
+def test_peers_that_exchange_nothing_learn_nothing() -> None:
+    graph = make_graph("complete", 3, manifest=parse_manifest({"algorithm": "local"}, "test"))
+    found = Averaging(graph).solved_by((0, 1), 9)
+    assert (found.peers, found.beyond, found.equations) == ((), (), 2)
+
+
 def test_the_order_of_peers_and_gaps_in_their_ids_do_not_matter() -> None:
     graph = graph_of("line", 4)
     moved = {0: 7, 1: 3, 2: 9, 3: 5}

@@ -42,6 +42,10 @@ def undisturbed(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathFactor
                 idle += not up
             totals = run.summary(peer_id)["totals"]
             assert not totals.get("rounds_alone") and totals["models_sent"] + totals["passes_sent"] == 2 * ROUNDS
+            whole = 4 * run.history(peer_id, "start")[0]["parameters"] * totals["models_sent"]
+            assert 2 / 6 < totals["payload_bytes_sent"] / whole < 0.55, (
+                "after one whole model to each neighbor all are changes"
+            )
         assert idle == ROUNDS, "choose peers of whom one is idle in each round"
         return run.models()
 

@@ -112,7 +112,7 @@ def test_every_verb_has_help_with_an_example(verb):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("hypercube", "'hypercube'"),
+        ("cube", "'cube'"),
         ("ring:degree=3", "--kind degree: expected no value .*the kind is ring.*, got 3"),
         ("erdos-renyi:q=3", "expected KIND:KEY=VALUE.* got 'erdos-renyi:q=3'"),
         ("erdos-renyi:p=0.5,p=0.6", "each once"),

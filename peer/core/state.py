@@ -330,8 +330,13 @@ class State:
         return [n for n in unknown if not self.neighbors[n].needs_file or n in self.changing()]
 
     def changing(self) -> list[int]:
-        """Return the neighbors with an earlier graph file that have not reached the round with which peers change to this one."""
+        """Return the neighbors with an earlier graph file that have not reached the round with which peers change to this one.
+
+        None before that round: a peer that started with this file at once is one that they wait for.
+        """
         from_round, neighbors = self.graph.from_round, self.neighbors.items()
+        if self.round.index < from_round:
+            return []
         return [n for n, neighbor in neighbors if neighbor.needs_file and neighbor.round_index < from_round]
 
     # ---- neighbors ----------------------------------------------------------------------------------------------------------

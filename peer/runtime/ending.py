@@ -32,16 +32,19 @@ def exit_on_signals() -> None:
 def wait_for_signal(reason: str) -> None:
     """Wait for SIGTERM or SIGINT, so that a supervisor does not restart this peer, and its last log line stays visible.
 
-    A signal may reach any thread, and gRPC has several; the wakeup file descriptor wakes this one in each case.
+    A signal may reach any thread, and gRPC has several; the wakeup file descriptor wakes this one in each case. SIGHUP ends
+    nothing: a new graph file needs another start.
     """
+    hangup = getattr(signal, "SIGHUP", None)
     receiver, sender = socket.socketpair()
     with receiver, sender:
         sender.setblocking(False)
         signal.set_wakeup_fd(sender.fileno())
-        for number in _SIGNALS:
+        for number in (*_SIGNALS, *filter(None, [hangup])):
             signal.signal(number, lambda *_: None)
         log.info("%s; waiting for SIGTERM", reason)
-        receiver.recv(1)
+        while receiver.recv(1)[0] == hangup:
+            log.warning("this peer has ended; start it again, so that it takes a new graph file")
         signal.set_wakeup_fd(-1)
 
 

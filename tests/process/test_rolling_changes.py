@@ -111,14 +111,17 @@ def test_peers_change_one_after_the_other_and_exchange_meanwhile(tmp_path: Path)
 
 
 def test_a_change_with_a_fixed_round_gives_the_bits_of_one_process(tmp_path: Path) -> None:
-    change_in, rounds = 150, 170
+    rounds = 250
     with Rolling(tmp_path, 4, rounds=rounds, learning_rate=0.05) as federation:
         first = federation.graph
-        federation.start(range(4), "--watch-graph")
+        federation.start(range(4))
+        federation.goes_on(0, 1, 2, 3)
+        change_in = max(len(federation.rounds(i)) for i in range(4)) + 150
         federation.next(
             *("--remove-edge", "0-1", "--add-edge", "0-2", "--add-edge", "1-3", "--set", "run.local_epochs=1"),
             *("--from-round", change_in),
         )
+        federation.hang_up(0, 1, 2, 3)
         for i in range(4):
             assert federation.peers[i].wait(PATIENCE_S) == 0, federation.log(i)
             assert [line["resumed_from"] for line in federation.lines(i, "start")] == [None, change_in], federation.log(

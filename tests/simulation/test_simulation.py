@@ -14,6 +14,7 @@ from coordinator_free_bootstrap import make_graph
 from tests.simulation.bugs import PLANTED
 from tests.simulation.network import Weather
 from tests.simulation.options import ACTIONS, ACTIONS_LATER, ACTIONS_RARE, Options, draw, manifest
+from tests.simulation.rolling import KINDS
 from tests.simulation.runner import report, run_many, run_one, shrink
 from tests.simulation.small_runs import (
     KILLED,
@@ -37,6 +38,7 @@ from tests.simulation.world import EPOCH_S, Machine, World
 
 FAULTS = {"loss", "cut", "replay", "corrupt", "delay", "swallowed", "keepalive", "loss_for_good", *ACTIONS}
 FAULTS |= {"tunnel_loss", "no_tunnel", "connection_refused", *ACTIONS_LATER, *ACTIONS_RARE}
+FAULTS |= {f"revision {kind}" for kind in KINDS}
 FAULTS |= {"write kept", "write dropped", "write torn"}
 MARKS = {
     *("folded", "folded late", "stream cut", "resumed", "incarnation raised"),
@@ -58,6 +60,8 @@ MARKS = {
     "folded from a neighbor that was asked",
     *("folded over the one edge", "outer step"),
     "not started without everyone",
+    *("folded over two revisions", "ended changed", "changes while training", "changes while exchanging"),
+    *("changes while joining", "changes while lingering"),
     *("tested a neighbor's model", "no test: skipped", "no test: dead", "no test: edge_down", "no test: sat_out"),
     *("clipped", "trimmed", "refused norm_bound", "sent float16", "sent bfloat16", "sent int8"),
 }

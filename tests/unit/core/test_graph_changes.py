@@ -134,15 +134,24 @@ def test_a_neighbor_that_changes_with_the_same_round_is_waited_for_until_it_is_p
     state = driven.engine.state
     state.graph = replace(state.graph, from_round=4)
     state.resumed = True
+    state.enter_round(4)
     driven.step(ev.HandshakeFailed(2, AHEAD, round_index=3))
-    driven.hello(1)
-    driven.heartbeat(1, 0)
+    driven.hello(1, round_index=4)
     for _ in range(99):
-        driven.heartbeat(1, 0)
+        driven.heartbeat(1, 4)
         driven.step(ev.Tick(), after=1.0)
     assert driven.engine.stage is Stage.JOINING
     driven.step(ev.HandshakeFailed(2, AHEAD, round_index=4))
     assert driven.engine.stage is Stage.ASSIGNING, "it did not get the file"
+
+
+def test_a_peer_that_starts_with_the_file_before_the_round_of_the_change_waits_for_nobody():
+    """Its neighbors wait for it: they would wait for each other."""
+    driven = Driven(start={"wait_for": "all", "deadline_s": 600.0})
+    driven.engine.state.graph = replace(driven.engine.state.graph, from_round=4)
+    driven.step(ev.HandshakeFailed(2, AHEAD, round_index=0))
+    driven.hello(1)
+    assert driven.engine.stage is Stage.ASSIGNING
 
 
 def test_a_peer_whose_hello_meets_a_later_file_is_behind():

@@ -11,6 +11,7 @@ from coordinator_free_bootstrap.errors import StorageError
 from peer import __version__
 from peer.host import PeerHost
 from peer.store.audit import AuditLog
+from peer.store.files import storage_errors
 from peer.store.identity_files import StateLock
 from peer.store.state_dir import StateDir
 from peer.wire.frames import SentModel
@@ -31,7 +32,8 @@ def note_refused(state_dir: StateDir, reason: str) -> None:
     Raises:
         StorageError: it cannot be written, or the peer runs.
     """
-    state_dir.create()
+    with storage_errors("create", state_dir.root):
+        state_dir.root.mkdir(parents=True, exist_ok=True)
     with StateLock(state_dir.root):
         audit = AuditLog(state_dir.audit)
         try:

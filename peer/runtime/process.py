@@ -88,9 +88,9 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
         tls = transport_security(peer_id, graph, settings)
         if settings.options["require_own_address"] and own:
             require_own_address(peer_id, own, settings.options["listen"] or own)
-        with memory_errors(), named_packages(), log_while("loading the task, its data and the state directory"):
-            with refusals_audited(settings):
-                world = AsyncioWorld(assemble(peer_id, graph, settings), tls)
+        loading = log_while("loading the task, its data and the state directory")
+        with memory_errors(), named_packages(), loading, refusals_audited(settings):
+            world = AsyncioWorld(assemble(peer_id, graph, settings), tls)
     except PeerError:
         _tell_state(settings, "failed")
         raise

@@ -6,6 +6,7 @@ Method: real peers. The bytes of a day are counted on a clock that the test move
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -83,7 +84,9 @@ def test_a_refused_run_ends_with_a_sentence_before_any_connection_and_the_neighb
         "The owner of this device decides: ask for another graph file, or change the policy."
     )
     assert said.count(sentence) == 1 and "Traceback" not in said
-    assert not StateDir.of_peer(tmp_path, STRICT).root.exists()
+    audit = [json.loads(line) for line in StateDir.of_peer(tmp_path, STRICT).audit.read_text().splitlines()]
+    assert [(line["kind"], line["reason"]) for line in audit] == [("policy", sentence)]
+    assert not StateDir.of_peer(tmp_path, STRICT).checkpoints.exists()
     for other in (0, 2):
         (start,), rounds = lines(tmp_path, other, "start"), lines(tmp_path, other, "round")
         assert (

@@ -109,7 +109,10 @@ class Contacts:
         neighbor.hello_failures += 1
         pause_s = backoff_s(neighbor.hello_failures, 0.5, max(RETRY_MAX_S, self._timeouts.heartbeat_s))
         neighbor.hello_at = now + min(pause_s, self._timeouts.suspicion_s)
-        neighbor.needs_file = isinstance(event.why, Refusal) and event.why.code is RefusalCode.REVISION_AHEAD
+        if isinstance(event.why, Refusal) and event.why.code is RefusalCode.REVISION_AHEAD:
+            neighbor.needs_file, neighbor.needs_file_until = True, now + 2 * self._timeouts.suspicion_s
+        elif isinstance(event.why, Refusal) or now >= neighbor.needs_file_until:
+            neighbor.needs_file = False
         if isinstance(event.why, Refusal):
             neighbor.refusal = event.why if event.why.code in MISCONFIGURED else None
             if neighbor.refusal is not None:

@@ -44,6 +44,7 @@ class Neighbor:
     waited_from: int = 0  # the first round that waits for it again
     unreachable: bool = False  # heard, but it has not answered since
     needs_file: bool = False  # it has an earlier graph file, under which this peer and it exchange nothing
+    needs_file_until: float = 0.0  # without an answer: it may have stopped to change
     refusal: Refusal | None = None  # why one of us refused the other's last hello for good
 
     hello_at: float | None = 0.0  # when to send a hello; None: not needed, or in flight

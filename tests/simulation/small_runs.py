@@ -160,7 +160,8 @@ CHANGED = ("plain", "relay", "batch", "dfedavg", "metropolis", "participation", 
 
 def with_a_change(seed: int, *, kill: bool = False, train_s: tuple[float, float] = (0.2, 0.5)) -> World:
     """Give each peer the next graph file at its own time, with a round for the change; ``kill``: one dies as it changes."""
-    run = manifest(**RUNS[CHANGED[seed % 8]], clusters=2, seed=seed, rounds=7)
+    start = {"wait_for": "all", "deadline_s": 60.0}  # longer than any training
+    run = manifest(**RUNS[CHANGED[seed % 8]], clusters=2, seed=seed, rounds=7, start=start)
     graph = make_graph("erdos-renyi", 6, seed=seed, manifest=run, p=0.6)
     world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=train_s))
     rng, absent = world.random("change"), [(a, b) for a in range(6) for b in range(a) if (b, a) not in graph.edges]

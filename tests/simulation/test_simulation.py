@@ -137,7 +137,7 @@ def test_a_change_with_a_fixed_round_gives_the_bits_of_the_reference(seed, kill)
     assert_equals_reference(with_a_change(seed, kill=kill))
 
 
-@pytest.mark.parametrize("seed", (11, 13))
+@pytest.mark.parametrize("seed", (11, 13, 26))
 def test_peers_that_change_at_different_times_wait_for_those_of_the_same_round(seed):
     assert_equals_reference(with_a_change(seed, train_s=(0.5, 9.0)))
 

@@ -175,7 +175,7 @@ def with_a_change(seed: int, *, kill: bool = False, train_s: tuple[float, float]
     )
     following = next_graph(graph, now)
     for machine in world.machines.values():
-        world.after(rng.uniform(0.0, 0.6), lambda machine=machine: (world.adopt(following), give(machine, following)))
+        world.after(rng.uniform(0.55, 1.0), lambda machine=machine: (world.adopt(following), give(machine, following)))
     if kill:
         victim = world.machines[seed % 5]
 

@@ -80,7 +80,7 @@ FOUND_AT = {
     "everyone_is_waited_for_until_the_deadline_only": "seed 22",
     "everyone_is_the_neighbors_only": "seed 19",
     "the_round_of_a_change_is_ignored": "change 0",
-    "a_change_cuts_the_round_short": "seed 17",
+    "a_change_cuts_the_round_short": "seed 27",
     "a_peer_that_nobody_works_with_trains_on": "former 0",
     "former_peers_are_forgotten": "former 0",
     "a_neighbor_that_changes_in_the_same_round_is_not_waited_for": "slow change 26",

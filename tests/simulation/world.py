@@ -233,7 +233,7 @@ class World:
         for i, machine in self.machines.items():
             machine.slowness = machine.disk_slowness = 1.0
             machine.disk.failing = ""
-            if i in self.graph:
+            if i in self.graph and machine.graph is not self.graph:
                 give(machine, self.graph)
             if i not in self.core and i in self.graph:
                 machine.crash()

@@ -9,9 +9,9 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ import grpc.aio
 import numpy as np
 
 from coordinator_free_bootstrap import Graph, Node, Subject, parse_manifest
+from coordinator_free_bootstrap import digest as digest_of
+from coordinator_free_bootstrap.graph import Removed, run_digest
 from peer.bed.testbed.ports import free_ports
 from peer.core import events as ev
 from peer.core.messages import Hello, ModelHeader, Phase
@@ -230,6 +232,7 @@ class _TerminatedTls:
         self.identify = tls.identify
         self.channel = tls.channel
         self.ends = tls.ends
+        self.fingerprint = tls.fingerprint
 
     def server_credentials(self) -> None:
         return None
@@ -252,6 +255,8 @@ async def under_attack(
     *,
     limits: WireLimits | None = None,
     plaintext: bool = False,
+    earlier: Sequence[str] = (),
+    removed: bool = False,
 ) -> AsyncIterator[Target]:
     """Run the peer for the duration of the block.
 
@@ -260,11 +265,23 @@ async def under_attack(
         run: manifest keys beside `RUN`.
         limits: of the peer; default: those of every run.
         plaintext: serve without TLS, and still require it.
+        earlier: digests of peers and edges of the graph files before, with the same manifest; the last first.
+        removed: the attacker is a former peer.
     """
     ports, pairs = free_ports(4), keys()
     nodes = tuple(Node(i, f"127.0.0.1:{port}") for i, port in enumerate(ports))
     manifest = parse_manifest(merged(RUN, run or {}), "target")
     graph = pin(Graph(nodes, ((0, 1), (0, 2), (2, 3)), manifest), [pair.certificate for pair in pairs.values()])
+    chain = tuple(run_digest(each, digest_of(manifest)) for each in earlier)
+    graph = replace(graph, continues=chain)
+    if removed:
+        former = graph.node(ATTACKER)
+        graph = replace(
+            graph,
+            nodes=tuple(node for node in graph.nodes if node != former),
+            edges=tuple(edge for edge in graph.edges if ATTACKER not in edge),
+            removed=(Removed(ATTACKER, former.pins, former.certificates),),
+        )
     tls = MutualTls(graph, 0, pairs[0])
     parts = assemble(0, graph, LocalSettings.at(directory))
     shown = _TerminatedTls(tls) if plaintext else tls

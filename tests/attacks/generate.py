@@ -87,6 +87,7 @@ def raw(call: str, data: bytes) -> dict[str, str]:
     return {"call": call, "hex": data.hex()}
 
 
+FILES = [digit * 64 for digit in "123"]  # digests of graph files
 SELECTING = {"algorithm": "fedspd", "options": {"first_round": "paper", "align_every": 0}}
 
 
@@ -125,6 +126,34 @@ def scripts() -> dict[RefusalCode, Script]:
             ],
         },
         RefusalCode.GRAPH_MISMATCH: {"title": "another graph", "steps": [hello(graph_digest="0" * 64)]},
+        RefusalCode.REVISION_BEHIND: {
+            "title": "a graph file that is two revisions old; one revision old, with keys that both ends must have in common",
+            "earlier": [FILES[0], FILES[1]],
+            "steps": [
+                hello(graph_digest=FILES[1]),
+                hello(graph_digest=FILES[0], manifest='{"pace": "async"}'),
+                hello(graph_digest=FILES[0], manifest="no JSON"),
+            ],
+        },
+        RefusalCode.REVISION_AHEAD: {
+            "title": "a graph file that is two revisions later; one later that has no manifest",
+            "steps": [
+                hello(graph_digest=FILES[2], continues=[FILES[1], "target"]),
+                hello(graph_digest=FILES[2], continues=["target"], manifest="["),
+            ],
+        },
+        RefusalCode.REMOVED: {
+            "title": "a former peer goes on with its key",
+            "removed": True,
+            "steps": [
+                hello(),
+                hello(continues=["target"]),
+                heartbeat(),
+                pass_(),
+                push(header(), CHUNK, END),
+                pull(),
+            ],
+        },
         RefusalCode.MEANING_MISMATCH: {
             "title": "other classes; no record, invalid JSON, deep nesting, text that would forge a log line",
             "steps": [

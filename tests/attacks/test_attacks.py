@@ -62,6 +62,9 @@ async def attempt(step: dict[str, Any], target: Target, channel: grpc.aio.Channe
             return peer_pb2.PushReply.FromString(reply).refusal.code
         if method == "Hello" and "hello" in step:
             changes = {"sender": ATTACKER} | step["hello"]
+            own = target.graph.run_digest
+            chain = tuple(own if each == "target" else each for each in changes.get("continues", ()))
+            changes |= {"continues": chain} if chain else {}
             data = convert.pack_hello(target.hello(**changes))
         else:
             data = bytes.fromhex(step["hex"])
@@ -111,11 +114,16 @@ def test_attack_is_refused_and_changes_nothing(path: Path, tmp_path: Path) -> No
         async with (
             asyncio.timeout(60),
             under_attack(
-                tmp_path, script.get("run"), limits=limits, plaintext=script.get("plaintext", False)
+                tmp_path,
+                script.get("run"),
+                limits=limits,
+                plaintext=script.get("plaintext", False),
+                earlier=script.get("earlier", ()),
+                removed=script.get("removed", False),
             ) as target,
         ):
             if script.get("handshake", True):
-                await target.connect(ATTACKER, GOOD)
+                await target.connect(*([GOOD] if script.get("removed") else [ATTACKER, GOOD]))
                 await target.reach(*EXCHANGE)
             deltas = "encoding" in script.get("run", {})
             assert target.host.state.model_bytes == (DELTA_BYTES if deltas else MODEL_BYTES)

@@ -230,7 +230,14 @@ def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
 
 
 def test_options_of_run_are_those_of_the_command_line() -> None:
-    local = signature(peer_run).parameters.keys() - {"context", "peer_id", "neighbors", "options_file"}
+    local = signature(peer_run).parameters.keys() - {
+        "context",
+        "peer_id",
+        "neighbors",
+        "options_file",
+        "watch_graph",
+        "owner",
+    }
     assert set(LocalOptions.__annotations__) == local | set(IN_FILE)
     with pytest.raises(UsageError, match=r"^certs=: expected no value .*the peer runs in plaintext"):
         peer.run(0, graph_of("line", 2), insecure=True, certs="certs")

@@ -2,7 +2,7 @@
 
     python list_modules.py run --id 0 ...
 
-``before`` are the modules at the call of `run_peer`, ``after`` those at its end.
+``before`` are the modules at the call of `run_peer_with_file`, or of `run_peer` in a testbed, ``after`` those at its end.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import sys
 from typing import Any
 
 from peer.cli.main import main
-from peer.runtime import process
+from peer.runtime import graph_changes, process
 
 
-def _listing(run_peer: Any) -> Any:
-    @functools.wraps(run_peer)
+def _listing(run: Any) -> Any:
+    @functools.wraps(run)
     def listed(peer_id: int, graph: Any, settings: Any, *others: Any) -> int:
         before = sorted(sys.modules)
-        code: int = run_peer(peer_id, graph, settings, *others)
+        code: int = run(peer_id, graph, settings, *others)
         lists = {"before": before, "after": sorted(sys.modules)}
         (settings.state_dir / "modules.json").write_text(json.dumps(lists))
         return code
@@ -29,5 +29,6 @@ def _listing(run_peer: Any) -> Any:
 
 
 if __name__ == "__main__":
+    graph_changes.run_peer_with_file = _listing(graph_changes.run_peer_with_file)
     process.run_peer = _listing(process.run_peer)
     main()

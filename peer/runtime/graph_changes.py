@@ -207,6 +207,8 @@ class Revisions:
             if not removed:
                 self._check(graph)
         except Exception as error:  # a file must not end the peer
+            if isinstance(error, PolicyError) and self._world is not None:  # `opened` writes its own refusals
+                self._world.audit.policy(str(error))
             self._refuse(error)
             return
         for sentence in changes(self._file.graph, graph):
@@ -239,8 +241,6 @@ class Revisions:
 
     def _refuse(self, error: Exception) -> None:
         trace = None if isinstance(error, PeerError) else error  # else it is a bug of this program
-        if isinstance(error, PolicyError) and self._world is not None:
-            self._world.audit.policy(str(error))
         text = "graph file %s was not taken, and this peer goes on with the one before: %s"
         log.error(text, self._file.path, error, exc_info=trace)
 

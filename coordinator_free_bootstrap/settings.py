@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -104,7 +105,7 @@ def diff(ours: str, theirs: str) -> list[Difference]:
         return [Difference("run", "a manifest", "no valid JSON")]
     if not isinstance(their_value, dict):
         return [Difference("run", "a manifest", shown(their_value))]
-    other, usual = _flat(their_value), _flat(loads(canonical_json(Manifest())))
+    other, usual = _flat(their_value), _defaults()
     values = {
         key: [each.get(key, usual.get(key, ABSENT)) for each in (mine, other)] for key in mine.keys() | other.keys()
     }
@@ -115,6 +116,11 @@ def _is_known(key: str) -> bool:
     run, name, leaf = [*key.split(".", 2), "", ""][:3]
     field = Manifest.model_fields.get(name)
     return key in known_keys() or (run == "run" and leaf != "" and field is not None and field.annotation == Options)
+
+
+@cache  # a neighbor may send many manifests
+def _defaults() -> dict[str, str]:
+    return _flat(loads(canonical_json(Manifest())))
 
 
 def _flat(run: dict[str, Any]) -> dict[str, str]:

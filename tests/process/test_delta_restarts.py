@@ -36,14 +36,7 @@ def undisturbed(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathFactor
 )
 def test_a_restart_changes_no_bit(bed: Make, undisturbed: dict[int, Models], failpoint: str) -> None:
     run = bed(**OPTIONS, failpoints={VICTIM: failpoint})
-    assert run.until_ended(VICTIM) == -9
-    assert run.fired(VICTIM) == 1
-    run.arm(VICTIM, "")
-    run.do("restart", VICTIM)
-    assert run.finish()["failed"] == {}
-    invariants.completed(run)
-    invariants.check(run)
-    same_models(undisturbed, run.models())
+    invariants.a_restart_changes_no_bit(run, VICTIM, undisturbed)
 
 
 @pytest.mark.parametrize("lost", ["send.answer=lose@4", pytest.param("send.answer=lose@5-7", marks=pytest.mark.slow)])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from tools import invariants
-from tools.beds import Bed, Models, same_models
+from tools.beds import Bed, Models
 from tools.warm_parent import WarmParent
 
 from tests.oracle import one_edge
@@ -55,11 +55,4 @@ def undisturbed(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathFactor
 )
 def test_a_restart_changes_no_bit(bed: Make, undisturbed: dict[int, Models], failpoint: str) -> None:
     run = bed(**OPTIONS, failpoints={VICTIM: failpoint})
-    assert run.until_ended(VICTIM) == -9
-    assert run.fired(VICTIM) == 1
-    run.arm(VICTIM, "")
-    run.do("restart", VICTIM)
-    assert run.finish()["failed"] == {}
-    invariants.completed(run)
-    invariants.check(run)
-    same_models(undisturbed, run.models())
+    invariants.a_restart_changes_no_bit(run, VICTIM, undisturbed)

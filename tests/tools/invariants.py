@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tools.beds import Bed
+from tools.beds import Bed, Models, same_models
 
 from peer.store.records import FIELDS
 from peer.view.state.records import problem_of_line
@@ -75,3 +75,15 @@ def marked_dead_once(bed: Bed, peer_id: int, neighbor: int) -> None:
     """L3: a dead neighbor is noticed once, so it costs one wait; the simulation bounds the length of the wait."""
     states = [line["state"] for line in bed.history(peer_id, "neighbor") if line["neighbor"] == neighbor]
     assert states.count("dead") == 1, f"peer {peer_id} saw neighbor {neighbor}: {states}"
+
+
+def a_restart_changes_no_bit(run: Bed, victim: int, undisturbed: dict[int, Models]) -> None:
+    """Wait until a failpoint has killed a peer, restart it, and compare the end with an undisturbed run."""
+    assert run.until_ended(victim) == -9
+    assert run.fired(victim) == 1
+    run.arm(victim, "")
+    run.do("restart", victim)
+    assert run.finish()["failed"] == {}
+    completed(run)
+    check(run)
+    same_models(undisturbed, run.models())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from coordinator_free_bootstrap import Compared, Graph, canonical_json, digest
-from coordinator_free_bootstrap.errors import CheckpointCorrupt, ConfigError, ConfigProblem, GraphError
+from coordinator_free_bootstrap.errors import CheckpointCorrupt, ConfigError, ConfigProblem, GraphError, Option
 from coordinator_free_bootstrap.handshake import told
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.meaning import with_algorithm
@@ -80,7 +80,7 @@ def build_host(
 
     Raises:
         ConfigError: the manifest's options or limits do not fit.
-        GraphError: shared scaling on a graph that is not connected.
+        GraphError: shared scaling on a graph that is not connected, or of other peers than those of the checkpoint.
         CheckpointCorrupt: the algorithm's state or the numbers of sites in the checkpoint are not of this run.
     """
     manifest = graph.manifest
@@ -187,10 +187,12 @@ def _sites(
     if checkpoint is None:
         return sites
     saved = {int(peer): Numbers.of(array) for peer, array in checkpoint.arrays_of("site").items()}
-    problems = [problem for numbers in saved.values() if (problem := scaling.problem(numbers))]
-    if problems or saved.keys() != sites.peers:
-        problem = problems[0] if problems else f"expected the numbers of {len(sites.peers)} sites, got {len(saved)}"
+    for problem in filter(None, map(scaling.problem, saved.values())):
         raise CheckpointCorrupt(f"the checkpoint of round {checkpoint.round_index}: {problem}")
+    if saved.keys() != sites.peers:
+        expected = f"{sorted(saved)}, by whose numbers the trained models scale their inputs"
+        fix = f"Add and remove peers with {Option('restart_training')}, or scale by numbers of the task."
+        raise GraphError(ConfigProblem("peers", expected, str([*graph.ids]), fix))
     return Sites(peer_id, scaling.numbers, graph.ids, scaling.problem, saved)
 
 

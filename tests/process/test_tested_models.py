@@ -88,6 +88,8 @@ def test_no_file_of_the_delivered_models_is_left(bed: Make) -> None:
         "origin.json",
         "checkpoints",
         "models",
+        "sent",  # its own last one
+        "audit.jsonl",
         "peer.log",
         "lock",
     }

@@ -37,6 +37,8 @@ class Revisions:
         if world.healed_at is not None:
             return
         for kind in self._rng.sample(KINDS, len(KINDS)):
+            if world.options.shared and kind in ("add", "remove"):  # the scaling is that of all sites
+                continue
             with contextlib.suppress(GraphError):
                 graph = self._changed(kind)
                 break

@@ -120,7 +120,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
                 f"run.pace: expected 'lockstep', got {manifest.pace!r} with algorithm 'dpfl', whose peers choose "
                 "among models of the same round"
             )
-        if manifest.edges != "all":
+        if manifest.edges != "all" and self.exchanges(manifest):
             raise ConfigError(
                 f"run.edges: expected 'all', got {manifest.edges!r} with algorithm 'dpfl', whose peers choose among the "
                 "models of all neighbors in round 0"

@@ -14,6 +14,7 @@ from torch import nn
 import peer
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError, GraphError, PeerError, ShardError, StorageError, TaskError
+from coordinator_free_bootstrap.revision import next_graph, with_changes
 from peer.lab.simulated import SimulatedSettings, simulate
 from peer.learning.learner import TorchLearner
 from peer.tasks.preprocessing import SHARED, Preprocessing, Shared
@@ -250,6 +251,13 @@ def test_a_graph_of_two_parts_is_refused() -> None:
     apart = replace(graph, edges=((0, 1), (2, 3)))
     with pytest.raises(GraphError, match="expected a connected graph for shared scaling, got 2 parts"):
         peer.simulate(apart, Sites(), progress=False)
+
+
+def test_sites_neither_come_nor_go_once_the_models_are_trained(tmp_path: Path) -> None:
+    graph = graph_of()
+    gone = next_graph(graph, with_changes(graph, remove=[3], from_round=2))
+    with pytest.raises(GraphError, match=r"peers: expected \[0, 1, 2, 3\], by whose numbers .* got \[0, 1, 2\]"):
+        simulate(graph, tmp_path, SimulatedSettings(task=Sites()), revisions=[gone])
 
 
 def test_a_model_from_before_the_agreement_predicts_nothing(run: Path, tmp_path: Path) -> None:

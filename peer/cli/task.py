@@ -37,6 +37,7 @@ def check(
         peer_id,
         learning_rate=manifest.learning_rate,
         batch_size=manifest.batch_size,
+        unit=manifest.local_unit,
         travelling=partial(algorithm_named(manifest.algorithm).travelling, manifest),
     )
     if as_json:

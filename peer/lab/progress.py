@@ -32,7 +32,7 @@ class TableProgress:
         self._show(job.label if metric is None else f"{job.label} {metric:.4g}")
 
     def done(self, job: Job, results: Sequence[dict[str, Any]]) -> None:
-        """Show the results of a run, a line for each case that measures it."""
+        """Show the results of a run, a line for each case that measures it, and what makes them doubtful."""
         self._completed[job.label] = self._rounds[job.label]
         self._show(job.label)
         for result in results:
@@ -41,6 +41,8 @@ class TableProgress:
             shown = f"no {metric.name}" if found is None else f"{metric.name} {metric.scaled_text(found, 2)}{unit}"
             source = f"the run of {result['run_of']}" if "run_of" in result else f"{result['run_seconds']:.0f} s"
             self.say(f"{result['case']}, seed {job.seed}: {shown}, {source}")
+        for warning in results[0]["warnings"]:
+            self.say(f"warning: {job.case.name}, seed {job.seed}: {warning}")
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""

@@ -37,7 +37,7 @@ KEPT = (
     *("cluster_ari", "cluster_accuracy", "rounds"),
     *("models_sent", "payload_bytes_sent", "wire_bytes_sent", "seconds"),
     *("metric_final_phase", "mix_err", "sample_cluster_accuracy", "models_others_would_send"),
-    *("class_explains", "truth_explains", "clusters_used"),
+    *("class_explains", "truth_explains", "clusters_used", "warnings"),
 )
 LINKS = ("links_to_renamed_first", "links_to_renamed")  # of the collaboration graph
 

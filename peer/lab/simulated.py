@@ -208,7 +208,13 @@ def simulated_peers(
     for peer_id in graph.ids:
         data = training_data(task, peer_id, manifest)
         learner = TorchLearner(
-            task, data, device=device, batch_size=manifest.batch_size, model=memory, amp=settings.amp is not None
+            task,
+            data,
+            device=device,
+            batch_size=manifest.batch_size,
+            unit=manifest.local_unit,
+            model=memory,
+            amp=settings.amp is not None,
         )
         if memory is None and source_named(manifest.task) is None:
             try_learner(learner, manifest.learning_rate)

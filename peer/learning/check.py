@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -51,6 +51,7 @@ def check_task(
     *,
     learning_rate: float = 0.01,
     batch_size: BatchSize = 100,
+    unit: Literal["epoch", "step"] = "epoch",
     device: str = "cpu",
     travelling: Callable[[Schema], Schema] = lambda whole: whole,
 ) -> list[Finding]:
@@ -61,6 +62,7 @@ def check_task(
         peer_id: the peer whose shard is loaded.
         learning_rate: of the step.
         batch_size: of the run.
+        unit: what the run counts, ``run.local_unit``.
         device: the device of the step.
         travelling: returns the tensors that leave a peer, given those of a whole model (`Algorithm.travelling`).
 
@@ -72,7 +74,7 @@ def check_task(
         TaskError, ShardError: the first fault, with its reason.
     """
     task = _Guarded(task)
-    learner = TorchLearner(task, data_of(task, peer_id), batch_size=batch_size, device=device)
+    learner = TorchLearner(task, data_of(task, peer_id), batch_size=batch_size, unit=unit, device=device)
     part = _travels(learner.schema, travelling(learner.schema))
     return [*_about_data(learner), *part, *_about_training(learner, learning_rate)]
 
@@ -109,7 +111,7 @@ def _about_training(learner: TorchLearner, learning_rate: float) -> Iterator[Fin
         fix = "Draw random numbers only from torch."
         raise TaskError(ConfigProblem("make_model", "the same values for the same seed", "others", fix))
     yield Finding("initialization", "the same values for the same seed")
-    plan = trial_of_loop(STEPS, learning_rate) if own_loop else _one_step(learning_rate)
+    plan = trial_of_loop(learner, STEPS, learning_rate) if own_loop else _one_step(learning_rate)
     before = learner.evaluate(theta, "test" if "evaluate" in learner.task.own else "train")
     trained, stats = learner.train(theta, plan)
     if not np.isfinite(trained).all() or not (own_loop or np.isfinite(stats.loss)):
@@ -173,7 +175,7 @@ def try_learner(learner: TorchLearner, learning_rate: float) -> None:
     theta = learner.initial_model(0)
     check_hidden_state(learner, learning_rate)
     try_batches(learner, theta, learning_rate)
-    plan = _one_step(learning_rate) if "batches" in learner.abilities else trial_of_loop(1, learning_rate)
+    plan = _one_step(learning_rate) if "batches" in learner.abilities else trial_of_loop(learner, 1, learning_rate)
     trained, _ = learner.train(theta, plan)
     learner.evaluate(trained, "test")
 

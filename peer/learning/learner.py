@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ class TorchLearner(Training, Evaluating):
         data: of this peer: a shard, which the constructor checks, or what an own `load_data` returned.
         device: device of models and data, such as "cpu" or "cuda".
         batch_size: as ``run.batch_size``: samples of a step, the default for training, and how many the model gets at a time.
+        unit: what the run counts, ``run.local_unit``; a trial of an own loop gets a budget of the same kind.
         amp: whether the model computes in bfloat16 where torch.autocast says; parameters, losses and updates are float32.
         model: working memory to share with other learners of the same task on the same device and thread.
 
@@ -67,10 +68,12 @@ class TorchLearner(Training, Evaluating):
         *,
         device: str = "cpu",
         batch_size: BatchSize = 100,
+        unit: Literal["epoch", "step"] = "epoch",
         model: FlatModule | None = None,
         amp: bool = False,
     ) -> None:
         self.start: WarmStart | None = None
+        self.unit = unit
         self.scaling = SiteScaling.of(task, data, self.use)
         super().__init__(task, data if self.scaling is None else self.scaling.provisional, device, batch_size, amp=amp)
         self._check_methods()

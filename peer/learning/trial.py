@@ -148,16 +148,17 @@ def _behavior(learner: TorchLearner, model: FlatModule, theta: Vector, rate: flo
 
 def _trained(learner: TorchLearner, theta: Vector, rate: float) -> Vector:
     if "batches" not in learner.abilities:
-        return learner.train(theta, trial_of_loop(STEPS, rate))[0]
+        return learner.train(theta, trial_of_loop(learner, STEPS, rate))[0]
     some = np.arange(min(SOME, learner.count()))
     return learner.train(
         theta, TrainingPlan(epochs=STEPS, seed=0, learning_rate=rate, unit="step", indices=some, batch_size=len(some))
     )[0]
 
 
-def trial_of_loop(steps: int, learning_rate: float) -> TrainingPlan:
-    """Return the plan of some steps of an own loop."""
-    return TrainingPlan(1, 0, learning_rate, optimizer_state={}, trial=steps)
+def trial_of_loop(learner: TorchLearner, steps: int, learning_rate: float) -> TrainingPlan:
+    """Return the plan of some steps of an own loop, in what the run counts."""
+    length = steps if learner.unit == "step" else 1
+    return TrainingPlan(length, 0, learning_rate, unit=learner.unit, optimizer_state={}, trial=steps)
 
 
 def _same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:

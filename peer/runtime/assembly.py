@@ -138,7 +138,12 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     if preprocessing is not None and preprocessing.reading is not None:
         log.info("data read as %s", preprocessing.reading)
     learner = TorchLearner(
-        task, data, device=device, batch_size=manifest.batch_size, amp=settings.options["amp"] is not None
+        task,
+        data,
+        device=device,
+        batch_size=manifest.batch_size,
+        unit=manifest.local_unit,
+        amp=settings.options["amp"] is not None,
     )
     log.info("learns %s", goal(learner.meaning))
     if settings.check_task:

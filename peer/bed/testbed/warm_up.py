@@ -104,7 +104,9 @@ def _try_task(graph: Graph, data_root: Path | None) -> str:
 
     manifest, first = graph.manifest, graph.ids[0]
     task = load_task(manifest, len(graph.nodes), data_root=data_root)
-    learner = TorchLearner(task, training_data(task, first, manifest), batch_size=manifest.batch_size)
+    learner = TorchLearner(
+        task, training_data(task, first, manifest), batch_size=manifest.batch_size, unit=manifest.local_unit
+    )
     algorithm_named(manifest.algorithm).travelling(manifest, learner.schema)
     try_learner(learner, manifest.learning_rate)
     return goal(learner.meaning)

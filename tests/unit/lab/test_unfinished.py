@@ -4,12 +4,14 @@ import signal
 
 import numpy as np
 import pytest
+from rich.console import Console
 from tools.experiments import HEAD
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, UsageError
 from peer.cli.main import app
 from peer.lab.jobs import Job
+from peer.lab.progress import TableProgress
 from peer.lab.runner import run_job
 from peer.lab.scaling import Scale
 from peer.lab.spec import load_experiment
@@ -153,3 +155,12 @@ def test_the_command_goes_on_and_says_from_which_round(file, tmp_path, monkeypat
     assert done.exit_code == 0, done.output
     assert "dfca/seed-1: resuming an interrupted run after 1 of 2 rounds" in done.output
     assert len(list((tmp_path / "out").rglob("seed-1.json"))) == 2
+
+
+def test_what_makes_a_result_doubtful_is_told_with_it(file, tmp_path):
+    job, console = job_of(file), Console(record=True, width=200)
+    result, _, _ = run(job, tmp_path)
+    assert result["warnings"] == [], "all peers took part"
+    with TableProgress(console, [job]) as progress:
+        progress.done(job, [result | {"warnings": ["peer 3 took part in 12 of 20 rounds"]}])
+    assert f"warning: {job.case.name}, seed {job.seed}: peer 3 took part in 12 of 20 rounds" in console.export_text()

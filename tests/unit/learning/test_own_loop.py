@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import peer
-from coordinator_free_bootstrap.errors import ConfigError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, PeerError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.registry import algorithms
+from peer.learning.check import check_task
 from peer.tasks import Budget, Shard, Task, Trained
 
 FEATURES, CLASSES, SAMPLES = 4, 3, 24
@@ -118,6 +119,28 @@ class OpaqueWithLosses(Opaque):
 
     def subset(self, data: Any, indices: Any) -> Any:
         return {**data, "train_x": data["train_x"][indices], "train_y": data["train_y"][indices]}
+
+
+class OfSteps(Plain):
+    """A loop that knows steps only."""
+
+    def train(self, model: nn.Module, data: Any, budget: Budget) -> Trained:
+        assert budget.steps is not None and budget.epochs is None
+        optimizer = torch.optim.SGD(model.parameters(), budget.learning_rate)
+        x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
+        for _ in range(budget.steps):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        return Trained(samples=budget.steps * len(x))
+
+
+def test_a_trial_counts_what_the_run_counts() -> None:
+    graph = peer.Graph.make("line", peers=2, run={"rounds": 1, "local_unit": "step", "local_epochs": 3})
+    assert peer.simulate(graph, OfSteps(), progress=False).metrics["rounds"] == 1
+    assert "training" in {finding.what for finding in check_task(OfSteps(), unit="step")}
+    with pytest.raises(PeerError, match="AssertionError"):  # a run of epochs gives it none
+        check_task(OfSteps())
 
 
 def models_of(task: Task, tmp_path: Any, name: str, **run: Any) -> list[np.ndarray]:

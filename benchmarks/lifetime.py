@@ -2,9 +2,9 @@
 
     python benchmarks/lifetime.py [--rounds 3000] [--save]
 
-A peer joins, one leaves for good, two edges are rewired, a key and an address are replaced, and a peer of an earlier commit of this
-repository is upgraded. Each site is a folder with its own copy of the graph file; the sites get a new file one after the other. The
-same rounds run without a change, with the changes, and with a SIGKILL in each of them, at a named place.
+A peer joins, one leaves for good, two edges are rewired, a key and an address are replaced, and a peer of an earlier commit of
+this repository is upgraded. Each site is a folder with its own copy of the graph file; the sites get a new file one after the
+other. The same rounds run without a change, with the changes, and with a SIGKILL in each of them, at a named place.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from earlier import ROOT, earlier_commit, write_packages
 from record import new_parser, record
 from testbeds import last_round, wall
 
-from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
+from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.bed.testbed.ports import free_ports
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
@@ -60,10 +61,10 @@ class Sites(peer.Task):
         with np.load(Path(__file__).with_name("digits.npz")) as digits:
             x, y = digits["x"], digits["y"]
         own = np.isin(y, [(2 * peer_id + i) % 10 for i in range(6)]) & (np.arange(len(y)) >= TEST)
-        train_x, train_y = x[own][peer_id % 5 :: 5], y[own][peer_id % 5 :: 5]
-        return peer.Shard(
-            train_x=train_x[VAL:], train_y=train_y[VAL:], val_x=train_x[:VAL], val_y=train_y[:VAL], test_x=x[:TEST], test_y=y[:TEST]
-        )
+        rows = np.flatnonzero(own)[peer_id % 5 :: 5]
+        val, train, test = rows[:VAL], rows[VAL:], np.arange(TEST)
+        parts = {"train": train, "val": val, "test": test}
+        return peer.Shard(**{f"{part}_{each}": v[at] for part, at in parts.items() for each, v in (("x", x), ("y", y))})
 
 
 task = Sites()
@@ -77,9 +78,9 @@ RUN = {
 # What kills a peer in its first start, its second, ...; `n` counts the files that the process takes.
 KILLS: dict[int, tuple[str, ...]] = {
     0: ("change.taken=kill@1",),  # join
-    3: ("change.stopped=kill@2", "", "persist.sealed=kill@2"),  # leave; upgrade
     1: ("change.began=kill@3", "change.stopped=kill@2"),  # edges; key
-    2: ("change.stopped=kill@6",),  # address
+    2: ("change.stopped=kill@2", "change.stopped=kill@4"),  # leave; address
+    3: ("", "persist.sealed=kill@2"),  # upgrade
 }
 
 
@@ -101,12 +102,18 @@ class Outcome:
     codes: dict[int, int] = field(default_factory=dict)
     accuracy: dict[int, float] = field(default_factory=dict)
     folded_twice: int = 0
-    skipped: int = 0  # rounds that a stayer has not completed
-    missed: int = 0  # models of neighbors that a round of a stayer was closed without
+    skipped: int = 0  # rounds of stayers that were away for so long that they took the models of neighbors
     kills: list[Kill] = field(default_factory=list)
     spans: dict[str, tuple[float, float]] = field(default_factory=dict)  # of the changes, wall-clock seconds
-    longest_s: dict[str, float] = field(default_factory=dict)  # from the end of a round to that of the next, at any stayer
-    usual_s: float = 0.0
+    longest_s: dict[str, float] = field(
+        default_factory=dict
+    )  # round in a change, at any stayer that was not away itself
+    usual_s: float = 0.0  # median round
+
+    @property
+    def mean_accuracy(self) -> float:
+        """Of the stayers, in percent."""
+        return statistics.fmean(self.accuracy.values())
 
 
 class Federation:
@@ -123,8 +130,9 @@ class Federation:
 
         self.home, self.outcome, self.change = home, Outcome(), ""
         self._kills = {peer_id: list(texts) for peer_id, texts in kills.items()}
-        self._packages = {UPGRADED: earlier} if earlier else {}
+        self.packages = {UPGRADED: earlier} if earlier else {}
         self._armed: dict[int, str] = {}
+        self.started: set[tuple[str, int]] = set()  # (change, peer): those have waited for themselves
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._ports = free_ports(PEERS + 2)
         x, y = load_digits(return_X_y=True)
@@ -180,7 +188,9 @@ class Federation:
     def command(self, *words: object) -> None:
         """Run a command of the owner."""
         command = [sys.executable, "-m", "peer", *map(str, words)]
-        done = subprocess.run(command, cwd=self.home, env=_environment(ROOT), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=self.home, env=_environment(ROOT), capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}")
 
@@ -205,9 +215,10 @@ class Federation:
         """Start peers, each with the owner's file."""
         for peer_id in peer_ids:
             self._copy(peer_id)
+            self.started.add((self.change, peer_id))
             self._armed[peer_id] = (self._kills.get(peer_id) or [""]).pop(0)
             words = ("run", "--id", peer_id, "--neighbors", "graph.json", "--state-dir", "state", "--certs", "certs")
-            environment = _environment(self._packages.get(peer_id, ROOT)) | {"PEER_FAILPOINTS": self._armed[peer_id]}
+            environment = _environment(self.packages.get(peer_id, ROOT)) | {"PEER_FAILPOINTS": self._armed[peer_id]}
             with (self.site(peer_id) / "log").open("ab") as log:
                 self._processes[peer_id] = subprocess.Popen(
                     [sys.executable, "-m", "peer", *map(str, words)],
@@ -227,7 +238,9 @@ class Federation:
         before = self.log(peer_id).count(CHANGED)
         self._copy(peer_id)
         self._processes[peer_id].send_signal(signal.SIGHUP)
-        self.until(lambda: self.has_died(peer_id) or self.log(peer_id).count(CHANGED) > before, peer_id, "takes the file")
+        self.until(
+            lambda: self.has_died(peer_id) or self.log(peer_id).count(CHANGED) > before, peer_id, "takes the file"
+        )
         self.revive(peer_id)
 
     def deliver_to_all(self) -> None:
@@ -249,9 +262,18 @@ class Federation:
             point, _, rule = self._armed[peer_id].partition("=")
             fired = f"failpoint {point} reached {rule.partition('@')[2]}: kill"
             if not self.log(peer_id).endswith(f"{fired}\n"):
-                raise RuntimeError(f"peer {peer_id} was killed in {self.change}, not by {fired}:\n{self.log(peer_id)[-2000:]}")
+                raise RuntimeError(
+                    f"peer {peer_id} was killed in {self.change}, not by {fired}:\n{self.log(peer_id)[-2000:]}"
+                )
             self.outcome.kills.append(Kill(self.change, peer_id, point))
             self.start(peer_id)
+
+    def require_kills(self) -> None:
+        """Raise RuntimeError where a failpoint did not kill."""
+        left = sum(bool(text) for texts in self._kills.values() for text in texts)
+        armed = sum(bool(text) for text in self._armed.values())
+        if left or armed:
+            raise RuntimeError(f"kills that did not fire: {self._kills}, {self._armed}")
 
     def leave(self, peer_id: int) -> None:
         """Stop a peer by SIGTERM."""
@@ -263,15 +285,20 @@ class Federation:
         self.until(lambda: self._processes[peer_id].poll() is not None, peer_id, "ends")
         self.outcome.codes[peer_id] = found = self._processes.pop(peer_id).returncode
         if found != code:
-            raise RuntimeError(f"peer {peer_id} ended with {found} in {self.change}, not {code}:\n{self.log(peer_id)[-2000:]}")
+            raise RuntimeError(
+                f"peer {peer_id} ended with {found} in {self.change}, not {code}:\n{self.log(peer_id)[-2000:]}"
+            )
 
     def train(self, rounds: int) -> None:
         """Wait until each running peer has completed so many more rounds; one that dies meanwhile is started again."""
-        before = {peer_id: self.rounds(peer_id) for peer_id in self.running}
-        for peer_id, done in before.items():
-            self.until(lambda p=peer_id, d=done: self.has_died(p) or self.rounds(p) >= d + rounds, peer_id, f"{rounds} rounds")
+        for peer_id, before in {each: self.rounds(each) for each in self.running}.items():
+            enough = partial(self._has_done, peer_id, before + rounds)
+            self.until(lambda p=peer_id, e=enough: e() or self.has_died(p), peer_id, f"{rounds} rounds")  # type: ignore[misc]
             self.revive(peer_id)
-            self.until(lambda p=peer_id, d=done: self.rounds(p) >= d + rounds, peer_id, f"{rounds} rounds after its death")
+            self.until(enough, peer_id, f"{rounds} rounds after its death")
+
+    def _has_done(self, peer_id: int, rounds: int) -> bool:
+        return self.rounds(peer_id) >= rounds
 
     def until(self, holds: Callable[[], bool], peer_id: int, what: str) -> None:
         """Wait for a condition; it is polled.
@@ -298,7 +325,14 @@ def _environment(packages: Path) -> dict[str, str]:
 
 def join(federation: Federation) -> None:
     """A new peer and its two edges."""
-    new = ("--add-peer", f"{JOINER}={federation.address(JOINER)}", "--add-edge", f"{JOINER}-0", "--add-edge", f"{JOINER}-2")
+    new = (
+        "--add-peer",
+        f"{JOINER}={federation.address(JOINER)}",
+        "--add-edge",
+        f"{JOINER}-0",
+        "--add-edge",
+        f"{JOINER}-2",
+    )
     federation.next(*new)
     federation.pin(federation.make_key(JOINER))
     federation.deliver_to_all()
@@ -342,12 +376,13 @@ def move(federation: Federation) -> None:
 def upgrade(federation: Federation) -> None:
     """A peer stops, and starts with another release."""
     federation.leave(UPGRADED)
-    federation._packages.pop(UPGRADED, None)
+    federation.packages.pop(UPGRADED, None)
     federation.start(UPGRADED)
     federation.train(3)
 
 
-CHANGES = {
+Changes = Mapping[str, Callable[[Federation], None]]
+CHANGES: Changes = {
     "a peer joins": join,
     "a peer leaves for good": leave,
     "two edges are rewired": rewire,
@@ -361,7 +396,7 @@ def live(
     home: Path,
     rounds: int,
     *,
-    changes: dict[str, Callable[[Federation], None]] = CHANGES,
+    changes: Changes = CHANGES,
     kills: dict[int, tuple[str, ...]] = KILLS,
     earlier: Path | None = None,
 ) -> Outcome:
@@ -395,9 +430,7 @@ def live(
         for peer_id in federation.running:
             federation.ends(peer_id, 0)
         federation.outcome.seconds, federation.outcome.rounds = time.monotonic() - began, last
-        unused = {p: texts for p, texts in federation._kills.items() if any(texts)}
-        if unused:
-            raise RuntimeError(f"kills that did not fire: {unused}")
+        federation.require_kills()
         examine(federation)
         return federation.outcome
 
@@ -406,18 +439,74 @@ def examine(federation: Federation) -> None:
     """Read the histories of the stayers."""
     outcome = federation.outcome
     took: list[float] = []
-    longest: Counter[str] = Counter()
     for peer_id in STAYERS:
         lines = [line for line in read_history(federation.history(peer_id)) if line["kind"] == "round"]
         last = {line["round_index"]: line for line in lines}  # a round that a kill undid is done again
-        outcome.skipped += len(set(range(outcome.rounds)) - set(last))
-        outcome.missed += sum(len(line["missing"]) for line in last.values())
+        outcome.skipped += outcome.rounds - len(last)
         outcome.accuracy[peer_id] = 100 * lines[-1]["metric_value"]
         folds = Counter((s, r, step, slot) for line in last.values() for s, _, r, step, slot in line["folded"])
         outcome.folded_twice += sum(count - 1 for count in folds.values())
-        times = sorted((wall(line) for line in last.values()))
-        took += [b - a for a, b in itertools.pairwise(times)]
+        ends = [wall(line) for line in lines]
+        rounds = list(itertools.pairwise(ends))
+        took += [b - a for a, b in rounds]
         for name, (since, until) in outcome.spans.items():
-            inside = [b - a for a, b in itertools.pairwise(times) if b >= since and a <= until]
-            longest[name] = max(longest[name], max(inside))  # type: ignore[assignment]
-    outcome.longest_s, outcome.usual_s = dict(longest), statistics.median(took)
+            if (name, peer_id) not in federation.started:
+                longest = max(b - a for a, b in rounds if b >= since and a <= until)
+                outcome.longest_s[name] = max(longest, outcome.longest_s.get(name, 0.0))
+    outcome.usual_s = statistics.median(took)
+
+
+def table(changed: Outcome, killed: Outcome) -> list[list[object]]:
+    """Return a row for each change: what was killed, and the longest round without and with the kill."""
+    by_change = {kill.change: f"{kill.peer_id} at {kill.failpoint}" for kill in killed.kills}
+    return [
+        [name, by_change[name], f"{changed.longest_s[name]:.1f}", f"{killed.longest_s[name]:.1f}"] for name in CHANGES
+    ]
+
+
+def main() -> None:
+    """Run the federation three times and print two tables."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=3000)
+    given = parser.parse_args()
+    if (commit := earlier_commit()) is None:
+        raise SystemExit(
+            "expected a clone with an earlier commit of this wire version, got none. Use: git fetch --unshallow"
+        )
+    runs: dict[str, Outcome] = {}
+    for name, options in RUNS.items():
+        with tempfile.TemporaryDirectory(prefix="lifetime-") as folder:
+            home = Path(folder)
+            runs[name] = live(home, given.rounds, earlier=write_packages(commit, home / "earlier"), **options)
+    undisturbed = runs["no change"]
+    rows = [
+        [
+            name,
+            f"{each.rounds}",
+            f"{each.rounds / each.seconds:.1f}",
+            f"{each.usual_s:.2f}",
+            f"{each.mean_accuracy:.1f} ({each.mean_accuracy - undisturbed.mean_accuracy:+.1f} points)",
+            each.folded_twice,
+            each.skipped,
+            len(each.kills),
+            ", ".join(f"{peer_id}: {code}" for peer_id, code in sorted(each.codes.items())),
+        ]
+        for name, each in runs.items()
+    ]
+    columns = ["run", "rounds", "rounds/s", "median round, s", "accuracy of the stayers, %", "arrivals folded twice"]
+    columns += ["rounds skipped by stayers", "kills", "exit codes"]
+    record("lifetime", "A federation that lives", columns, rows, save=given.save)
+    waits = ["change", "killed", "longest round without the kill, s", "with the kill, s"]
+    by_change = table(runs["changes"], runs["changes and kills"])
+    record("lifetime-changes", "How long a change keeps a stayer waiting", waits, by_change, save=given.save)
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "no change": {"changes": {}, "kills": {}},
+    "changes": {"kills": {}},
+    "changes and kills": {},
+}
+
+
+if __name__ == "__main__":
+    main()

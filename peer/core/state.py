@@ -337,10 +337,7 @@ class State:
         """
         neighbor, from_round = self.neighbors[n], self.graph.from_round
         return (
-            self.resumed
-            and not neighbor.incarnation
-            and neighbor.hello_failures > 0
-            and self.round.index > from_round
+            self.resumed and not neighbor.incarnation and neighbor.hello_failures > 0 and self.round.index > from_round
         )
 
     def changing(self) -> list[int]:

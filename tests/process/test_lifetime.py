@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from lifetime import CHANGES, LEAVER, REMOVED, STAYERS, live
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(900)]

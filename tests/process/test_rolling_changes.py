@@ -101,6 +101,9 @@ def test_peers_change_one_after_the_other_and_exchange_meanwhile(tmp_path: Path)
             federation.goes_on(0, 1, 2, 3)
         federation.said(0, "no exchange with peer 2 yet: revision_ahead: ")
         assert CHANGED not in federation.log(2)
+        shown = executed("status", tmp_path / "graph.json").stdout.replace("\n", "")
+        digest = federation.graph.run_digest[:12]
+        assert f"graph file 2 ({digest}): peer 0, 1, 3; graph file 1 (" in shown, shown
         federation.hang_up(2)
         federation.said(2, CHANGED)
         until(lambda: any(line["neighbors_alive"] == 3 for line in federation.lines(2, "round")), "the new edge")

@@ -1,6 +1,7 @@
 """A federation that lives: 5 real peers over TLS, every kind of change while they train, and a kill in each.
 
     python benchmarks/lifetime.py [--rounds 3000] [--save]
+    python benchmarks/lifetime.py --graphs [--rounds 3000] [--save]     the accuracy if one file held all the time
 
 A peer joins, one leaves for good, two edges are rewired, a key and an address are replaced, and a peer of an earlier commit of
 this repository is upgraded. Each site is a folder with its own copy of the graph file; the sites get a new file one after the
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,12 +31,15 @@ from earlier import ROOT, earlier_commit, write_packages
 from record import new_parser, record
 from testbeds import last_round, wall
 
-from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
+from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
+from coordinator_free_bootstrap.revision import with_changes
 from peer.bed.testbed.ports import free_ports
+from peer.lab.simulated import simulate
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 
 PEERS, STAYERS, LEAVER, JOINER, MOVED, RENEWED, UPGRADED = 5, (0, 1, 2, 3), 4, 5, 2, 1, 3
+JOINER_EDGES, GONE_EDGES, NEW_EDGES = ((0, JOINER), (2, JOINER)), ((0, 1), (2, 3)), ((0, 3), (1, JOINER))
 REMOVED = 52  # the exit code of a peer that is in the graph file no more
 CHANGED = "changed from graph file"
 PATIENCE_S = 120.0  # only a hang lasts so long
@@ -116,6 +120,19 @@ class Outcome:
         return statistics.fmean(self.accuracy.values())
 
 
+def first_graph(home: Path) -> Graph:
+    """Write task and data to a folder, and return the graph that the federation begins with."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    np.savez(home / "digits.npz", x=(x / 16).astype(np.float32), y=y)
+    (home / "sites.py").write_text(SITES)
+    graph = make_graph(
+        "ring", PEERS, manifest=parse_manifest({**RUN, "task": f"{home / 'sites.py'}:task"}, "benchmark")
+    )
+    return replace(graph, edges=(*graph.edges, (1, 3)))
+
+
 class Federation:
     """Sites in a folder: each has its copy of the graph file, its key, its state and its log.
 
@@ -126,8 +143,6 @@ class Federation:
     """
 
     def __init__(self, home: Path, kills: dict[int, tuple[str, ...]], earlier: Path | None = None) -> None:
-        from sklearn.datasets import load_digits
-
         self.home, self.outcome, self.change = home, Outcome(), ""
         self._kills = {peer_id: list(texts) for peer_id, texts in kills.items()}
         self.packages = {UPGRADED: earlier} if earlier else {}
@@ -135,13 +150,9 @@ class Federation:
         self.started: set[tuple[str, int]] = set()  # (change, peer): those have waited for themselves
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._ports = free_ports(PEERS + 2)
-        x, y = load_digits(return_X_y=True)
-        np.savez(home / "digits.npz", x=(x / 16).astype(np.float32), y=y)
-        (home / "sites.py").write_text(SITES)
-        manifest = parse_manifest({**RUN, "task": f"{home / 'sites.py'}:task"}, "benchmark")
-        graph = make_graph("ring", PEERS, manifest=manifest)
+        graph = first_graph(home)
         nodes = tuple(replace(node, address=self.address(node.id)) for node in graph.nodes)
-        save_graph(replace(graph, nodes=nodes, edges=(*graph.edges, (1, 3))), self.file)
+        save_graph(replace(graph, nodes=nodes), self.file)
         self.pin(*(self.make_key(peer_id) for peer_id in graph.ids))
 
     def __enter__(self) -> Federation:
@@ -323,6 +334,10 @@ def _environment(packages: Path) -> dict[str, str]:
 # ---- the changes -----------------------------------------------------------------------------------------------------------
 
 
+def _words(option: str, edges: Iterable[tuple[int, int]]) -> list[str]:
+    return [word for a, b in edges for word in (option, f"{a}-{b}")]
+
+
 def join(federation: Federation) -> None:
     """A new peer and its two edges."""
     new = (
@@ -350,8 +365,7 @@ def leave(federation: Federation) -> None:
 
 def rewire(federation: Federation) -> None:
     """Two edges go and two others come."""
-    gone = ("--remove-edge", "0-1", "--remove-edge", "2-3")
-    federation.next(*gone, "--add-edge", "0-3", "--add-edge", f"1-{JOINER}")
+    federation.next(*_words("--remove-edge", GONE_EDGES), *_words("--add-edge", NEW_EDGES))
     federation.deliver_to_all()
 
 
@@ -464,11 +478,33 @@ def table(changed: Outcome, killed: Outcome) -> list[list[object]]:
     ]
 
 
+def without_changes(home: Path, rounds: int) -> Iterator[tuple[str, float]]:
+    """Yield the accuracy of the stayers if one graph held from the start, in one process, whose bits are those of processes."""
+    first = first_graph(home)
+    joined = with_changes(first, add=[(JOINER, "127.0.0.1:7500")], remove=[LEAVER], add_edges=JOINER_EDGES)
+    last = with_changes(joined, add_edges=NEW_EDGES, remove_edges=GONE_EDGES)
+    for name, graph in (("first", first), ("last", last)):
+        manifest = graph.manifest.model_copy(update={"rounds": rounds})
+        simulate(replace(graph, manifest=manifest), home / name)
+        lines = [read_history(StateDir.of_peer(home / name, peer_id).history) for peer_id in STAYERS]
+        ends = [[line for line in each if line["kind"] == "round"][-1]["metric_value"] for each in lines]
+        yield name, 100 * statistics.fmean(ends)
+
+
 def main() -> None:
     """Run the federation three times and print two tables."""
     parser = new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3000)
+    parser.add_argument("--graphs", action="store_true")
     given = parser.parse_args()
+    if given.graphs:
+        with tempfile.TemporaryDirectory(prefix="lifetime-") as folder:
+            held = [[name, f"{found:.1f}"] for name, found in without_changes(Path(folder), given.rounds)]
+        columns = ["graph file, all the time", "accuracy of the stayers, %"]
+        record(
+            "lifetime-graphs", f"Accuracy after {given.rounds} rounds of one graph file", columns, held, save=given.save
+        )
+        return
     if (commit := earlier_commit()) is None:
         raise SystemExit(
             "expected a clone with an earlier commit of this wire version, got none. Use: git fetch --unshallow"

@@ -41,7 +41,7 @@ from peer.store.state_dir import StateDir
 PEERS, STAYERS, LEAVER, JOINER, MOVED, RENEWED, UPGRADED = 5, (0, 1, 2, 3), 4, 5, 2, 1, 3
 JOINER_EDGES, GONE_EDGES, NEW_EDGES = ((0, JOINER), (2, JOINER)), ((0, 1), (2, 3)), ((0, 3), (1, JOINER))
 REMOVED = 52  # the exit code of a peer that is in the graph file no more
-CHANGED = "changed from graph file"
+CHANGED, REFUSED = "changed from graph file", "was not taken"
 PATIENCE_S = 120.0  # only a hang lasts so long
 # A peer has 6 of the 10 digits, so that alone it cannot name more than 60 % of the test samples, which have all.
 SITES = """
@@ -109,9 +109,7 @@ class Outcome:
     skipped: int = 0  # rounds of stayers that were away for so long that they took the models of neighbors
     kills: list[Kill] = field(default_factory=list)
     spans: dict[str, tuple[float, float]] = field(default_factory=dict)  # of the changes, wall-clock seconds
-    longest_s: dict[str, float] = field(
-        default_factory=dict
-    )  # round in a change, at any stayer that was not away itself
+    longest_s: dict[str, float] = field(default_factory=dict)  # round in a change, of stayers that were not away
     usual_s: float = 0.0  # median round
 
     @property
@@ -246,13 +244,17 @@ class Federation:
 
     def deliver(self, peer_id: int) -> None:
         """Give a running peer the owner's file, and wait until it has taken it; one that dies of it is started again."""
-        before = self.log(peer_id).count(CHANGED)
+        before = self.log(peer_id)
         self._copy(peer_id)
         self._processes[peer_id].send_signal(signal.SIGHUP)
-        self.until(
-            lambda: self.has_died(peer_id) or self.log(peer_id).count(CHANGED) > before, peer_id, "takes the file"
-        )
+        self.until(lambda: self.has_died(peer_id) or self._has_new(peer_id, CHANGED, before), peer_id, "takes the file")
         self.revive(peer_id)
+
+    def _has_new(self, peer_id: int, text: str, before: str) -> bool:
+        log = self.log(peer_id)[len(before) :]
+        if REFUSED in log:
+            raise RuntimeError(f"peer {peer_id} refuses the file in {self.change}:\n{log}")
+        return text in log
 
     def deliver_to_all(self) -> None:
         """Give all running peers the file, one after the other, and let them train on between."""

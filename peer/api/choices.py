@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap import Graph, canonical_json
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, TaskError, UsageError
+from coordinator_free_bootstrap.settings import diff
 from peer.api.arguments import named_by_argument, refuse_unless
 from peer.api.graph import check_names, with_run
 from peer.rings import name_of_api
@@ -19,6 +21,33 @@ SamplesChoice: TypeAlias = "Task | str | Any | None"  # or samples, as `peer.Dat
 AlgorithmChoice: TypeAlias = "type[Algorithm] | str | None"
 
 
+def graph_of(given: Graph | str | Path) -> Graph:
+    """Return a graph, or that of a file.
+
+    Raises:
+        UsageError: it is neither.
+        GraphError, ConfigError: the file cannot be used.
+    """
+    if isinstance(given, str | Path):
+        return name_of_api("Graph").load(given)  # type: ignore[no-any-return]
+    refuse_unless(isinstance(given, Graph), "graph", "a peer.Graph, or a path", given)
+    return given
+
+
+def require_named(file: Graph, graph: Graph) -> None:
+    """Check that a graph file of a federation that changes says itself what a program gives: files name those before by content.
+
+    Raises:
+        UsageError: the program gives a task or an algorithm that the file does not name.
+    """
+    if given := diff(canonical_json(graph.manifest), canonical_json(file.manifest)):
+        ours, theirs = (", ".join(f"{d.key} = {getattr(d, side)}" for d in given) for side in ("ours", "theirs"))
+        expected = (
+            f"a file that says {ours}, as this program does, since a next file names those before it by their content"
+        )
+        raise UsageError(ConfigProblem(Option("graph"), expected, theirs, "Make the first file of the federation so."))
+
+
 def chosen(graph: Graph, task: SamplesChoice, algorithm: AlgorithmChoice) -> tuple[Graph, Task | None]:
     """Return the graph with task and algorithm in its manifest, and the task if it is an object.
 
@@ -26,6 +55,7 @@ def chosen(graph: Graph, task: SamplesChoice, algorithm: AlgorithmChoice) -> tup
 
     Raises:
         ConfigError, TaskError: the task or the algorithm cannot be used.
+        UsageError: the graph is not the first of its federation, and does not name them.
     """
     from peer.algorithms.registry import register
     from peer.tasks import Task
@@ -50,8 +80,11 @@ def chosen(graph: Graph, task: SamplesChoice, algorithm: AlgorithmChoice) -> tup
         elif not same_task(label, graph.manifest.task):  # options of another task are refused
             keys |= {"task_options": {}, "model": None, "model_options": {}}
         found = None if isinstance(task, str) else task
+    file = graph
     with named_by_argument({f"run.{key}": key for key in keys}):
         graph = with_run(graph, keys)
         check_names(graph)
+    if file.continues:
+        require_named(file, graph)
     checked = None if found is None else as_task(found, graph.manifest)
     return graph, checked.dealt(graph.manifest, len(graph.nodes)) if isinstance(checked, DealtTask) else checked

@@ -24,7 +24,7 @@ from typing_extensions import override
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
 from peer.api.arguments import named_in_python, refuse_unless
-from peer.api.choices import AlgorithmChoice, chosen
+from peer.api.choices import AlgorithmChoice, chosen, graph_of
 from peer.api.one_peer import to_end
 from peer.api.ranks import END, FAILED, ROUND, Follower, Ranks, several_ranks, unwrapped
 from peer.api.round import LocalRound
@@ -374,10 +374,7 @@ def join(
     from peer.observe.logs import setup_logging
 
     with named_in_python():
-        if isinstance(graph, str | Path):
-            graph = name_of_api("Graph").load(graph)
-        refuse_unless(isinstance(graph, Graph), "graph", "a peer.Graph, or a path", graph)
-        assert isinstance(graph, Graph)
+        graph = graph_of(graph)
         model = unwrapped(model)
         refuse_unless(isinstance(model, nn.Module), "model", "a torch.nn.Module", model)
         refuse_unless(callable(evaluate), "evaluate", "a function of the model", evaluate)

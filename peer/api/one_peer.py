@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -14,18 +15,20 @@ from coordinator_free_bootstrap.errors import (
     BehindError,
     ConfigError,
     ConfigProblem,
+    Option,
     PeerError,
     RemovedError,
     UsageError,
 )
 from peer.api.arguments import named_in_python
-from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
+from peer.api.choices import AlgorithmChoice, TaskChoice, chosen, graph_of, require_named
 from peer.rings import name_of_api, part
 from peer.runtime.local_options import LocalOptions, complete_options, log_form, metrics_of
 
 if TYPE_CHECKING:
     from peer import Run
     from peer.observe.metrics_page import MetricsPage
+    from peer.runtime.graph_changes import SharedFile
     from peer.runtime.world import AsyncioWorld
     from peer.tasks.task import Task
 
@@ -34,10 +37,11 @@ log = logging.getLogger("peer")
 
 def run(
     peer_id: int,
-    graph: Graph,
+    graph: Graph | str | Path,
     task: TaskChoice = None,
     *,
     algorithm: AlgorithmChoice = None,
+    watch_graph: bool = False,
     **options: Unpack[LocalOptions],
 ) -> Run:
     """Run one peer in this process until the run is completed, as `peer run` does, and return what it left.
@@ -46,9 +50,10 @@ def run(
 
     Args:
         peer_id: id of this peer in the graph.
-        graph: the graph that all peers share.
+        graph: the graph that all peers share, or its file.
         task: a `Task` object, or a value of ``run.task``; every peer must give the same. Default: the graph's.
         algorithm: a subclass of `Algorithm`, or a value of ``run.algorithm``; every peer must give the same.
+        watch_graph: take the next graph file as soon as it is there; the files then name task and algorithm.
         options: those of `peer run`: ``state_dir`` (default ``state/peer-<id>``), ``listen``, ``device``, ``certs``, ...
             ``when``: work only then. ``stay``: after a completed run, or after an error, do not return
             or raise until Ctrl-C. ``log``: write log lines to stderr; without it, logging is as
@@ -56,7 +61,8 @@ def run(
 
     Raises:
         PeerError: as `peer run` says, by class: `ConfigError`, `TaskError`, `IdentityError`, `AloneError`, `DivergedError`, ...
-        UsageError: this thread has a running event loop, as in Jupyter; use ``await peer.run_async(...)``.
+        UsageError: this thread has a running event loop, as in Jupyter; use ``await peer.run_async(...)``. Or ``watch_graph``
+            with a graph that is no file, with a task or an algorithm that the file does not name, or with dealt samples.
 
     A peer that trained alone in most rounds logs an error, and ``state`` among the metrics of what it left is ``alone``.
 
@@ -71,16 +77,17 @@ def run(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(run_async(peer_id, graph, task, algorithm=algorithm, **options))
+        return asyncio.run(run_async(peer_id, graph, task, algorithm=algorithm, watch_graph=watch_graph, **options))
     raise UsageError("peer.run: expected no running event loop, got one. Use: await peer.run_async(...)")
 
 
 async def run_async(
     peer_id: int,
-    graph: Graph,
+    graph: Graph | str | Path,
     task: TaskChoice = None,
     *,
     algorithm: AlgorithmChoice = None,
+    watch_graph: bool = False,
     **options: Unpack[LocalOptions],
 ) -> Run:
     """Run one peer on the running event loop; see `run`. A cancelled call leaves the run first.
@@ -101,15 +108,16 @@ async def run_async(
 
     with named_in_python():
         asked = complete_options(peer_id, options)
-        graph, task_object = chosen(graph, task, algorithm)
-        task_file = absolute_task(graph.manifest.task)
+        now, task_object = chosen(graph_of(graph), task, algorithm)
+        file = _watched(graph, now, task_object) if watch_graph else None
+        task_file = absolute_task(now.manifest.task)
         if "log" in options:  # otherwise logging is as the program has set it up
             level, style = log_form(asked["log"])
             setup_logging(peer_id, level=level, style=style)
         stay = asked["stay"]
         with metrics_of(asked) as metrics:
             try:
-                status, place = await to_end(peer_id, graph, task_object, asked, metrics)
+                status, place = await to_end(peer_id, now, task_object, asked, metrics, file=file)
             except PeerError as error:
                 if stay == "error":
                     await _until_cancelled(f"stopped by an error: {error}")
@@ -127,13 +135,15 @@ async def to_end(
     options: LocalOptions,
     metrics: MetricsPage | None,
     on_ready: Callable[[AsyncioWorld], object] = lambda world: None,
+    file: SharedFile | None = None,
 ) -> tuple[str, Path]:
     """Run a peer to its end, in the windows of its schedule if it has one; return how it ended, and its state directory.
 
-    ``on_ready`` gets the peer before it runs, in each of its windows.
+    ``on_ready`` gets the peer before it runs, in each of its windows. ``file``: it follows this one.
     """
     from peer.runtime.assembly import LocalSettings
     from peer.runtime.ending import is_completed
+    from peer.runtime.graph_changes import Revisions
     from peer.runtime.process import opened, run_to_end
     from peer.runtime.schedule import schedule_of
     from peer.runtime.windows import run_in_windows
@@ -143,19 +153,32 @@ async def to_end(
     settings = LocalSettings(options, metrics, part("Alerts"), check_task=task is None or task.can_try, task=task)
     schedule = schedule_of(options, settings.policy)
     live = part("LiveExport")(settings.state_dir, options["export"])
+    revisions = Revisions(peer_id, file, settings) if file else None
+    run_one = revisions.run if revisions else run_to_end
 
     async def ready() -> AsyncioWorld:
-        world = await asyncio.to_thread(opened, peer_id, graph, settings)
+        opening = revisions.ready_aside() if revisions else asyncio.to_thread(opened, peer_id, graph, settings)
+        world = await opening
         on_ready(world)
         return world
 
-    # without a schedule, an error of the start comes before the trackers
-    running = run_in_windows(ready, schedule, metrics=metrics) if schedule else run_to_end(await ready())
-    live.start()
-    try:
-        status = await running
-    finally:
-        await asyncio.to_thread(live.finish)
+    async def through_all_files(world: AsyncioWorld) -> str:
+        while (status := await run_one(world)) == "changed":
+            world = await ready()
+        return status
+
+    async with revisions.watching() if revisions else nullcontext():
+        # without a schedule, an error of the start comes before the trackers
+        running = (
+            run_in_windows(ready, schedule, metrics=metrics, run=run_one)
+            if schedule
+            else through_all_files(await ready())
+        )
+        live.start()
+        try:
+            status = await running
+        finally:
+            await asyncio.to_thread(live.finish)
     if live.problem:
         log.warning(live.problem)
     if status == "refused":
@@ -171,6 +194,27 @@ async def to_end(
             f"{graph.manifest.start.wait_for}; its log names them. Call peer.run again when its neighbors are back: it resumes."
         )
     return status, settings.state_dir
+
+
+def _watched(given: Graph | str | Path, graph: Graph, task: Task | None) -> SharedFile:
+    """Return the graph file that a peer follows.
+
+    Raises:
+        UsageError: the graph is no file, the program gives what the file does not name, or its samples are dealt to the peers.
+    """
+    from peer.runtime.graph_changes import SharedFile
+    from peer.tasks.dealt import DealtTask
+
+    option = Option("watch_graph")
+    if not isinstance(given, str | Path):
+        raise UsageError(ConfigProblem(option, "a graph file", "a peer.Graph", "Give its path as graph."))
+    if isinstance(task, DealtTask):
+        raise UsageError(
+            ConfigProblem(option, "a task that loads the data of one peer", "samples that are dealt to all")
+        )
+    file = SharedFile(Path(given), watch=True)
+    require_named(file.graph, graph)
+    return file
 
 
 async def _until_cancelled(reason: str) -> None:

@@ -86,6 +86,12 @@ def next_file(
             err=True,
         )
     typer.echo(f"wrote {out}", err=True)
+    new = [node for node in made.nodes if node.id not in before.ids and not node.pins]
+    if new and any(node.pins for node in before.nodes):
+        certificates = " ".join(f"peer-{node.id}.pem" for node in new)
+        typer.echo(f"before you copy it, pin what it lacks: peer graph pin {out} {certificates}", err=True)
+    if before.signature:
+        typer.echo(f"before you copy it, sign it as the last one: peer graph sign {out} --key KEY", err=True)
 
 
 def diff(

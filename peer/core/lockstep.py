@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from peer.core.messages import ModelHeader, Numbers, Select
+from peer.core.messages import ModelHeader, Numbers, Phase, Select
 from peer.core.neighbor import Neighbor, RoundStep
 from peer.core.pace import ClosedStep
 from peer.core.stages import Stage
@@ -38,11 +38,12 @@ class Lockstep:
     def counted_on(self) -> Iterator[int]:
         """Include a neighbor that left before the end, for the suspicion time: a restart costs no more than after a kill.
 
-        Exclude neighbors that rounds waited for without a result.
+        Exclude neighbors that rounds waited for without a result, and those whose graph file has fewer rounds.
         """
         if self._state.plan.steps:
             for n, neighbor in self._state.neighbors.items():
                 here = neighbor.is_reachable or neighbor.returns_until is not None
+                here &= neighbor.phase is not Phase.FINISHED or neighbor.round_index > self._state.round.index
                 if here and self._state.is_near(neighbor) and self._patience.waits_for(neighbor):
                     yield n
 

@@ -15,7 +15,7 @@ from peer.core.constants import DEFAULTS, Constants
 from peer.core.counters import Totals
 from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import Liveness, NeighborState
-from peer.core.messages import PushReply, Select
+from peer.core.messages import Phase, PushReply, Select
 from peer.core.neighbor import Neighbor, Outbox, RoundStep
 from peer.core.participation import sentence, was_hardly_there
 from peer.core.plan import Planner
@@ -311,8 +311,8 @@ class State:
         return [neighbor for neighbor in self.neighbors.values() if neighbor.liveness.is_live]
 
     def has_finished(self, neighbor: Neighbor) -> bool:
-        """Return whether a neighbor has done all rounds, so that it need not come back."""
-        return neighbor.round_index >= self.manifest.rounds
+        """Return whether a neighbor has done all rounds, of our graph file or of its own, so that it need not come back."""
+        return neighbor.phase is Phase.FINISHED or neighbor.round_index >= self.manifest.rounds
 
     def refused_by_all(self) -> bool:
         """Return whether every neighbor has refused our hello, so that this peer would train alone."""
@@ -327,7 +327,18 @@ class State:
     def unmet(self) -> list[int]:
         """Return the neighbors that this peer has not met yet, but may meet without an operator who gives them a file."""
         unknown = [n for n, neighbor in self.neighbors.items() if neighbor.liveness.state is NeighborState.UNKNOWN]
-        return [n for n in unknown if not self.neighbors[n].needs_file or n in self.changing()]
+        changing = self.changing()
+        return [n for n in unknown if n in changing or not (self.neighbors[n].needs_file or self._comes_later(n))]
+
+    def _comes_later(self, n: int) -> bool:
+        """Return whether a neighbor does not answer that no incarnation of this peer has met: its edge is new, or it never came.
+
+        It may need the graph file, which TLS does not tell. Peers that change in the same round wait for each other.
+        """
+        neighbor, from_round = self.neighbors[n], self.graph.from_round
+        return (
+            self.resumed and not neighbor.incarnation and neighbor.hello_failures > 0 and self.round.index > from_round
+        )
 
     def changing(self) -> list[int]:
         """Return the neighbors with an earlier graph file that have not reached the round with which peers change to this one.

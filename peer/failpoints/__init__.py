@@ -75,6 +75,8 @@ _reached: dict[str, int] = {}
 def arm(text: str) -> None:
     """Replace the rules of this process; an empty text removes all rules.
 
+    The present rules again keep their counts: a peer that is opened anew for another graph file goes on counting.
+
     Raises:
         ConfigError: a rule has another form, or its point is not in `POINTS`.
     """
@@ -92,6 +94,8 @@ def arm(text: str) -> None:
         last = float(match["last"] or "inf") if match["span"] else first
         number = getattr(errno, match["name"]) if match["name"] else 0
         rules[match["point"]] = _Rule(match["action"], number, first, last)
+    if rules == _rules:
+        return
     _rules.clear()
     _reached.clear()
     _rules.update(rules)

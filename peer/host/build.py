@@ -79,11 +79,15 @@ def build_host(
         scaling: the learner's part in shared scaling; None: the run has none.
 
     Raises:
-        ConfigError: the manifest's options or limits do not fit.
+        ConfigError: the manifest's options or limits do not fit, or the checkpoint has more rounds than the run.
         GraphError: shared scaling on a graph that is not connected, or of other peers than those of the checkpoint.
         CheckpointCorrupt: the algorithm's state or the numbers of sites in the checkpoint are not of this run.
     """
     manifest = graph.manifest
+    if checkpoint and checkpoint.round_index > manifest.rounds:
+        done = f"{checkpoint.round_index} or more, which peer {peer_id} has completed"
+        fix = "Make a graph file with more: peer graph next --rounds."
+        raise ConfigError(ConfigProblem("run.rounds", done, str(manifest.rounds), fix))
     algorithm = algorithm_for(graph, peer_id)
     model_format = ModelFormat(algorithm.travelling(manifest, learner.schema), manifest.encoding)
     _check_model_size(algorithm, model_format)

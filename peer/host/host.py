@@ -484,6 +484,8 @@ class PeerHost:
         met = {n: neighbor.liveness.silence_s(now) if neighbor.connected else None for n, neighbor in neighbors}
         status: HostStatus = {
             "peer_id": self.peer_id,
+            "revision": len(state.graph.continues),
+            "graph_file": self.compared.run_digest[:12],
             "incarnation": state.incarnation,
             "phase": str(self.engine.phase()),
             "stage": str(state.stage),

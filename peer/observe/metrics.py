@@ -107,6 +107,7 @@ class PeerMetrics:
         self._export(metric or Metric(), more)
         self.run_state = StateGauge(self.registry)
         self._planned = gauge("peer_rounds_planned", "Rounds of the whole run")
+        self._revision = gauge("peer_revision", "Graph files of the federation before the present one of this peer")
         self._certificates = gauge(
             "peer_certificate_end_timestamp_seconds",
             "Unix time at which the peer's own certificate ends, or the first one of its neighbors; 0 with plaintext",
@@ -134,15 +135,17 @@ class PeerMetrics:
         for code in RefusalCode:
             self._refusals.labels(code.value)
 
-    def plan(self, rounds: int, own_end: float = 0.0, neighbors_end: float = 0.0) -> None:
+    def plan(self, rounds: int, own_end: float = 0.0, neighbors_end: float = 0.0, revision: int = 0) -> None:
         """Set what is known before the first round.
 
         Args:
             rounds: of the whole run.
             own_end: Unix time at which the own certificate ends; 0: plaintext.
             neighbors_end: the first of its neighbors'.
+            revision: graph files before the present one.
         """
         self._planned.set(rounds)
+        self._revision.set(revision)
         self._certificates.labels("own").set(own_end)
         self._certificates.labels("neighbors").set(neighbors_end)
 

@@ -105,17 +105,16 @@ class Revisions:
         peer_id: of the peer.
         file: its graph file.
         settings: local choices.
-        signals: of the process.
     """
 
-    def __init__(self, peer_id: int, file: SharedFile, settings: LocalSettings, signals: Signals) -> None:
+    def __init__(self, peer_id: int, file: SharedFile, settings: LocalSettings) -> None:
         self._peer_id, self._file, self._settings = peer_id, file, settings
         self._world: AsyncioWorld | None = None
         self._next: Graph | None = None  # read, and not opened yet
         self._taking: Graph | None = None  # opened, and the peer has not begun under it
         self._stopped_at = 0.0
         self._reading: asyncio.Task[None] | None = None
-        signals.hangup = self.ask
+        self._opening = asyncio.Lock()  # a file that is read meanwhile would be asked of the peer before
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -169,6 +168,11 @@ class Revisions:
         """Return the peer, ready to run; see `open`."""
         return self.open()
 
+    async def ready_aside(self) -> AsyncioWorld:
+        """Return the peer, ready to run, opened on another thread; see `open`."""
+        async with self._opening:
+            return await asyncio.to_thread(self.open)
+
     async def run(self, world: AsyncioWorld) -> str:
         """Run an opened peer and return how it ended: ``changed`` if it is to be opened again, with another file.
 
@@ -196,6 +200,10 @@ class Revisions:
             self._reading.add_done_callback(lambda _: self.ask())
 
     async def _take(self) -> None:
+        async with self._opening:
+            await self._read_and_ask()
+
+    async def _read_and_ask(self) -> None:
         present = self._next or self._taking or self._file.graph
         try:
             graph = await self._file.read()
@@ -268,7 +276,8 @@ def run_peer_with_file(
 
     async def to_end() -> str:
         signals = Signals()
-        revisions = Revisions(peer_id, file, settings, signals)
+        revisions = Revisions(peer_id, file, settings)
+        signals.hangup = revisions.ask
         async with revisions.watching():
             if schedule is not None:
                 signals.install()

@@ -194,7 +194,8 @@ def measured(world: AsyncioWorld) -> Iterator[None]:
     metrics = page.show(lambda: PeerMetrics(world.peer_id, labels, task.reported(), task.more_metrics))
     ends = {subject: end.timestamp() for subject, end in world.ends.items()}
     others = [end for subject, end in ends.items() if subject in run.neighbors]
-    metrics.plan(manifest.rounds, ends.get(world.peer_id, 0.0), min(others, default=0.0))
+    revision = len(run.graph.continues)
+    metrics.plan(manifest.rounds, ends.get(world.peer_id, 0.0), min(others, default=0.0), revision)
     world.observers.append(MetricsFeed(metrics, tuple(run.neighbors), lambda: run.incarnation))
     page.set_state("running")
     try:

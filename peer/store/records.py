@@ -486,9 +486,12 @@ class HostStatus(TypedDict):
         metric: of the task, and its last value; `more_metrics`: its others.
         epsilon: spent of the privacy budget, with run.privacy; `epsilon_max`: its limit, None without one.
         best_round: with the best value on the validation samples, where the peer has some; `metric_best`: that value.
+        revision: how many graph files its present one continues; `graph_file`: the first 12 digits of that one's digest.
     """
 
     peer_id: PeerId
+    revision: NotRequired[Count]
+    graph_file: NotRequired[Text]
     incarnation: Annotated[int, Field(ge=0, le=INCARNATION_MAX)]
     phase: Word
     stage: Word

@@ -101,6 +101,9 @@ def test_peers_change_one_after_the_other_and_exchange_meanwhile(tmp_path: Path)
             federation.goes_on(0, 1, 2, 3)
         federation.said(0, "no exchange with peer 2 yet: revision_ahead: ")
         assert CHANGED not in federation.log(2)
+        shown = executed("status", tmp_path / "graph.json").stdout.replace("\n", "")
+        digest = federation.graph.run_digest[:12]
+        assert f"graph file 2 ({digest}): peer 0, 1, 3; graph file 1 (" in shown, shown
         federation.hang_up(2)
         federation.said(2, CHANGED)
         until(lambda: any(line["neighbors_alive"] == 3 for line in federation.lines(2, "round")), "the new edge")
@@ -265,6 +268,27 @@ def test_a_file_with_more_rounds_in_the_last_round_goes_on(tmp_path: Path) -> No
         for i in range(2):
             assert federation.peers[i].wait(PATIENCE_S) == 0, federation.log(i)
             assert federation.rounds(i) == list(range(8))
+
+
+def test_a_file_with_fewer_rounds_than_are_done_is_refused(tmp_path: Path) -> None:
+    sentence = "run.rounds: expected {} or more, which peer 1 has completed, got 1"
+    with Rolling(tmp_path, 2) as federation:
+        federation.start(range(2))
+        federation.goes_on(0, 1)
+        before = (tmp_path / "graph.json").read_text()
+        federation.next("--rounds", "1")
+        federation.hang_up(1)
+        federation.said(1, "was not taken, and this peer goes on with the one before: run.rounds: expected")
+        federation.goes_on(0, 1)
+        federation.peers[1].terminate()
+        assert federation.peers[1].wait(PATIENCE_S) == 0, federation.log(1)
+        done = federation.lines(1, "leave")[-1]["rounds_completed"]
+        federation.start([1])
+        assert federation.peers[1].wait(PATIENCE_S) == 10, federation.log(1)
+        assert sentence.format(done) in federation.log(1)
+        (tmp_path / "graph.json").write_text(before)
+        federation.start([1])
+        federation.goes_on(0, 1)
 
 
 @pytest.mark.parametrize(

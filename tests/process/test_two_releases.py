@@ -1,12 +1,14 @@
 """Goal: releases of one wire version take part in one run, so that peers can be upgraded one by one; another one is refused.
 
 Method: the next release is this one with another version and one more key of `run`, which the graph file does not set. One peer
-leaves in mid-run and comes back with it. The bits are those of a run of this release alone.
+leaves in mid-run and comes back with it. The bits are those of a run of this release alone. The release before is an earlier
+commit of this repository.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from contextlib import AbstractContextManager, ExitStack
@@ -20,6 +22,7 @@ from tools.running import PATIENCE_S, on_loopback, running
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from peer.lab.simulated import simulate
+from peer.store.history import read_history
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
@@ -64,25 +67,42 @@ def started(home: Path, peers: int) -> Graph:
     return graph
 
 
-def test_peers_are_upgraded_one_after_the_other_and_the_bits_are_those_of_one_release(tmp_path: Path) -> None:
-    following = release(tmp_path / "next")
-    simulate(started(tmp_path, 3), tmp_path / "simulated")
+def upgraded(home: Path, old: Path, new: Path) -> None:
+    """Run three peers, one of each release and one that is upgraded in mid-run."""
     with ExitStack() as stack:
-        old = stack.enter_context(peer(0, tmp_path))
-        new = stack.enter_context(peer(1, tmp_path, following))
-        leaver = stack.enter_context(peer(2, tmp_path, failpoint="train.begin=leave@3"))
-        assert leaver.wait(PATIENCE_S) == 0 and "failpoint" in (tmp_path / f"2-{ROOT.name}.log").read_text()
-        upgraded = stack.enter_context(peer(2, tmp_path, following))
-        codes = [process.wait(PATIENCE_S) for process in (old, new, upgraded)]
-    assert codes == [0, 0, 0], (tmp_path / "2-next.log").read_text()
+        stays = stack.enter_context(peer(0, home, old))
+        is_new = stack.enter_context(peer(1, home, new))
+        leaver = stack.enter_context(peer(2, home, old, failpoint="train.begin=leave@3"))
+        assert leaver.wait(PATIENCE_S) == 0 and "failpoint" in (home / f"2-{old.name}.log").read_text()
+        back = stack.enter_context(peer(2, home, new))
+        codes = [process.wait(PATIENCE_S) for process in (stays, is_new, back)]
+    assert codes == [0, 0, 0], (home / f"2-{new.name}.log").read_text()
+    audit = [json.loads(line) for line in (home / "peer-2" / "audit.jsonl").read_text().splitlines()]
+    assert [line["release"] for line in audit if line["kind"] == "start"] == [version(old), version(new)]
+
+
+def version(packages: Path) -> str:
+    return re.findall(r'^__version__ = "(.*)"', (packages / "peer" / "__init__.py").read_text(), re.MULTILINE)[0]
+
+
+def test_peers_are_upgraded_one_after_the_other_and_the_bits_are_those_of_one_release(tmp_path: Path) -> None:
+    simulate(started(tmp_path, 3), tmp_path / "simulated")
+    upgraded(tmp_path, ROOT, release(tmp_path / "next"))
     for i in range(3):
         ours, theirs = (
             load_file(home / f"peer-{i}" / "models" / "personalized.safetensors")
             for home in (tmp_path, tmp_path / "simulated")
         )
         assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
-    audit = [json.loads(line) for line in (tmp_path / "peer-2" / "audit.jsonl").read_text().splitlines()]
-    assert [line["release"] for line in audit if line["kind"] == "start"] == ["0.1.0", "0.2.0"]
+
+
+def test_peers_of_an_earlier_commit_are_upgraded_to_this_one(tmp_path: Path, earlier: Path) -> None:
+    started(tmp_path, 3)
+    assert version(earlier) != version(ROOT)
+    upgraded(tmp_path, earlier, ROOT)
+    for i in range(3):
+        rounds = [line for line in read_history(tmp_path / f"peer-{i}" / "history.jsonl") if line["kind"] == "round"]
+        assert [line["missing"] for line in rounds] == [[]] * RUN["rounds"]
 
 
 def test_another_wire_version_is_refused_with_both_and_what_to_upgrade(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from peer.view.live.ask import ENDED, has_no_answer
 from peer.view.report.tables import shown
 from peer.view.state.attendance import hardly_there
 from peer.view.state.events import seconds_of
+from peer.view.state.graph_files import graph_files
 from peer.view.state.peer_state import PeerState, ending
 from peer.view.state.places import listed
 from peer.view.state.reducer import RunState
@@ -94,7 +95,7 @@ def age(seconds: float) -> str:
 
 
 def notes(view: View, state: RunState) -> list[str]:
-    """Return sentences on peers without an answer, storage errors and waits for suspect neighbors; equal ones once.
+    """Return sentences on graph files, peers without an answer, storage errors and waits for suspect neighbors; equal ones once.
 
     Of a run that has ended also those on peers that were hardly there.
     """
@@ -102,7 +103,8 @@ def notes(view: View, state: RunState) -> list[str]:
     for peer in state.peers.values():
         if text := _note(view, state, peer):
             found.setdefault(text, []).append(peer.peer_id)
-    lines = [f"peer {listed(ids)}: {text}" for text, ids in found.items()]
+    lines = ["; ".join(files)] if (files := graph_files(state.peers.values())) else []
+    lines += [f"peer {listed(ids)}: {text}" for text, ids in found.items()]
     states = {peer.status for peer in state.peers.values()}
     if states & {*ENDED} and "running" not in states:
         lines += [f"warning: {line}" for line in hardly_there(view.log, view.graph)]

@@ -29,6 +29,7 @@ from peer.view.report.matrix import matrix
 from peer.view.state.agreement import agreement
 from peer.view.state.attendance import WITHOUT_EXCHANGE, hardly_there
 from peer.view.state.durations import duration
+from peer.view.state.graph_files import graph_files
 from peer.view.state.leaks import last_leak
 from peer.view.state.more_metrics import latest_values, more_metrics_of
 from peer.view.state.peer_state import run_state, states
@@ -172,6 +173,8 @@ def warnings(run: RunFiles) -> list[str]:
         if (rounds_alone := peer.state.totals.rounds_alone) and peer not in alone:
             found.append(f"peer {peer.peer_id}: {rounds_alone} of {peer.state.rounds} rounds without any neighbor")
     found += hardly_there(run.log, run.graph)
+    if len(files := graph_files(run.log.peers.values())) > 1:
+        found.append(f"peers have different graph files: {'; '.join(files)}")
     if never := [peer.peer_id for peer in alone if not peer.state.met_neighbor]:
         found.append(f"peer {listed(never)}: alone: no neighbor was ever alive, so all rounds were without exchange")
     if unheard := [peer.peer_id for peer in alone if peer.state.met_neighbor]:

@@ -20,6 +20,7 @@ from coordinator_free_bootstrap import (
 from coordinator_free_bootstrap.errors import GraphError, UsageError
 from coordinator_free_bootstrap.revision import INCOMPARABLE, changes, next_graph, with_changes
 from peer.cli.main import app
+from peer.identity.files import keygen
 
 
 def ring(**run: Any) -> Graph:
@@ -97,6 +98,19 @@ def test_wrong_changes_name_the_option():
         replace(graph, continues=("yes",))
 
 
+def test_a_file_that_peers_would_not_take_yet_says_what_it_lacks(tmp_path):
+    """Its new peer has no key although the others have, and it needs the signature that the last one had."""
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    save_graph(ring(), first)
+    peers, owner = [keygen(tmp_path / "certs", "federation", i).certificate for i in range(4)], tmp_path / "owner"
+    keys = keygen(owner, "federation", "owner")
+    for words in (["pin", str(first), *map(str, peers)], ["sign", str(first), "--key", str(keys.key)]):
+        assert CliRunner().invoke(app, ["graph", *words]).exit_code == 0
+    words = ["--add-peer", "4=127.0.0.1:7404", "--add-edge", "4-0", "--out", str(second)]
+    said = CliRunner().invoke(app, ["graph", "next", str(first), *words]).output
+    assert f"peer graph pin {second} peer-4.pem" in said and f"peer graph sign {second} --key KEY" in said
+
+
 def test_the_commands(tmp_path):
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     save_graph(ring(), first)
@@ -109,6 +123,7 @@ def test_the_commands(tmp_path):
     other = CliRunner().invoke(app, ["graph", "diff", str(second), str(first)]).output
     assert "the second file does not name the first" in other
     assert CliRunner().invoke(app, ["graph", "diff", str(first), str(first)]).output == "nothing differs\n"
+    assert "before you copy it" not in done.output
     for words in (["--add-peer", "5"], ["--add-edge", "0+2"], ["--rounds", "-5"]):
         wrong = CliRunner().invoke(app, ["graph", "next", str(first), *words, "--out", str(second)])
         assert wrong.exit_code != 0

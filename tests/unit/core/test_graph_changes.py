@@ -157,3 +157,58 @@ def test_a_peer_that_starts_with_the_file_before_the_round_of_the_change_waits_f
 def test_a_peer_whose_hello_meets_a_later_file_is_behind():
     driven = Driven(peers=2)
     assert of(driven.step(ev.HelloRefused(1, BEHIND)), do.Stop) == [do.Stop("behind")]
+
+
+def resumed_in(round_index, from_round=0):
+    driven = Driven(start={"wait_for": "all", "deadline_s": 600.0})
+    state = driven.engine.state
+    state.graph, state.resumed = replace(state.graph, from_round=from_round), True
+    state.enter_round(round_index)
+    return driven
+
+
+def test_over_a_new_edge_a_resumed_peer_waits_for_one_answer_only():
+    driven = resumed_in(4)
+    driven.hello(1, round_index=4)
+    assert driven.engine.stage is Stage.JOINING, "the first hello to peer 2 is on its way"
+    driven.step(ev.HandshakeFailed(2, "TLS: it has the file before, and no such neighbor"))
+    assert driven.engine.stage is Stage.ASSIGNING
+
+
+@pytest.mark.parametrize("met", [False, True])
+def test_a_restarted_peer_waits_for_a_neighbor_that_it_has_met(met):
+    driven = resumed_in(4)
+    driven.engine.state.neighbors[2].incarnation = int(met)
+    driven.hello(1, round_index=4)
+    driven.step(ev.HandshakeFailed(2, "it starts"))
+    assert driven.engine.stage is (Stage.JOINING if met else Stage.ASSIGNING)
+
+
+@pytest.mark.parametrize("stage", [Stage.JOINING, Stage.ASSIGNING])
+def test_in_the_round_of_the_change_new_neighbors_wait_for_each_other(stage):
+    driven = resumed_in(2 if stage is Stage.JOINING else 3, from_round=2)
+    driven.hello(1, round_index=2)
+    driven.step(ev.HandshakeFailed(2, "it changes"))
+    assert driven.engine.stage is stage
+
+
+def test_a_neighbor_that_has_finished_by_its_own_file_is_not_waited_for():
+    driven = Driven()
+    train_and_exchange(driven)
+    driven.work("close"), driven.step(ev.CheckpointWritten(1))
+    driven.heartbeat(2, 1, Phase.FINISHED)
+    driven.work("assign"), driven.work("train")
+    driven.deliver(1, round_index=1), driven.answered(1)
+    assert driven.engine.stage is Stage.CLOSING
+    assert driven.engine.state.has_finished(driven.engine.state.neighbors[2])
+
+
+def test_the_last_model_of_a_neighbor_that_has_finished_is_waited_for():
+    driven = Driven()
+    driven.begin()
+    driven.work("train")
+    driven.deliver(1), driven.answered(1)
+    driven.heartbeat(2, 1, Phase.FINISHED)
+    assert driven.engine.stage is Stage.EXCHANGING
+    driven.deliver(2), driven.answered(2)
+    assert driven.engine.stage is Stage.CLOSING

@@ -57,13 +57,14 @@ def test_the_state_of_the_run_is_there_before_the_task_is_known_and_after_the_en
     states = {("peer_run_state", (state,)): float(state == "starting") for state in STATES_SAID}
     assert samples(ask()[1]).items() >= states.items()
     peer = found.show(lambda: PeerMetrics(3))
-    peer.plan(60, 2e9, 1.9e9)
+    peer.plan(60, 2e9, 1.9e9, revision=3)
     peer.observe_round(round_fields(0, 1))
     found.set_state("running")
     assert found.show(lambda: PeerMetrics(3)) is peer, "in the next window of work the counters continue"
     found.set_state("completed")
     shown = samples(ask()[1])
     assert shown["peer_run_state", ("completed",)] == 1 and shown["peer_run_state", ("running",)] == 0
+    assert shown["peer_revision", ()] == 3
     assert shown["peer_rounds_planned", ()] == 60 and shown["peer_rounds_completed_total", ()] == 1
     assert shown["peer_certificate_end_timestamp_seconds", ("own",)] == 2e9
     assert shown["peer_certificate_end_timestamp_seconds", ("neighbors",)] == 1.9e9

@@ -1,0 +1,137 @@
+"""Goal: a peer of `peer.run` takes the next graph file as one of `peer run --watch-graph`; what cannot follow a file says so.
+
+Method: peers embedded in one event loop, whose file is replaced while they train; programs that join, before and after a change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_revisions import Federation
+from tools.running import PATIENCE_S
+
+import peer
+from coordinator_free_bootstrap.errors import GraphError, RemovedError, UsageError
+from peer.store.history import read_history
+
+pytestmark = pytest.mark.process
+JOINED = "peer.api.joined:Joined"  # the task of a program that joins
+
+
+def lines(home: Path, peer_id: int, kind: str) -> list[dict[str, Any]]:
+    path = home / f"peer-{peer_id}" / "history.jsonl"
+    return [dict(line) for line in read_history(path) if line["kind"] == kind] if path.exists() else []
+
+
+async def rounds_of(home: Path, *peer_ids: int, more: int = 3) -> None:
+    """Wait until peers have done more rounds."""
+    for peer_id in peer_ids:
+        enough = len(lines(home, peer_id, "round")) + more
+        while len(lines(home, peer_id, "round")) < enough:
+            await asyncio.sleep(0.1)
+
+
+def test_peers_of_a_program_take_the_next_files_and_one_is_removed(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 3, rounds=100_000)
+
+    async def program() -> list[Any]:
+        running = [
+            asyncio.ensure_future(
+                peer.run_async(
+                    i, str(tmp_path / "graph.json"), state_dir=tmp_path / f"peer-{i}", insecure=True, watch_graph=True
+                )
+            )
+            for i in range(3)
+        ]
+        await rounds_of(tmp_path, 0, 1, 2)
+        await asyncio.to_thread(federation.next, "--set", "run.learning_rate=0.02")
+        while any(len(lines(tmp_path, i, "start")) < 2 for i in range(3)):
+            await asyncio.sleep(0.1)
+        await rounds_of(tmp_path, 0, 1, 2)
+        await asyncio.to_thread(federation.next, "--remove-peer", 2)
+        await asyncio.wait(running[2:])
+        while any(len(lines(tmp_path, i, "start")) < 3 for i in range(2)):
+            await asyncio.sleep(0.1)
+        await rounds_of(tmp_path, 0, 1)
+        for task in running[:2]:
+            task.cancel()
+        return await asyncio.gather(*running, return_exceptions=True)
+
+    first, second, removed = asyncio.run(asyncio.wait_for(program(), PATIENCE_S))
+    assert isinstance(removed, RemovedError), removed
+    assert {type(each) for each in (first, second)} == {asyncio.CancelledError}
+    for i in (0, 1):
+        rounds = [line["round_index"] for line in lines(tmp_path, i, "round")]
+        assert rounds == list(range(len(rounds)))
+        assert [bool(line["resumed_from"]) for line in lines(tmp_path, i, "start")] == [False, True, True]
+
+
+class Sum(peer.Task):
+    """A task of a program; the graph file does not name it."""
+
+    classes = 2
+
+    def make_model(self) -> torch.nn.Module:
+        return torch.nn.Linear(2, 2)
+
+    def load_shard(self, peer_id: int) -> peer.Shard:
+        x = np.random.default_rng(peer_id).normal(size=(30, 2)).astype(np.float32)
+        y = (x.sum(1) > 0).astype(np.int64)
+        parts = {"train": slice(10), "val": slice(10, 20), "test": slice(20, 30)}
+        return peer.Shard(**{f"{part}_{name}": v[at] for part, at in parts.items() for name, v in (("x", x), ("y", y))})
+
+
+def test_what_cannot_follow_a_file_is_refused_before_it_starts(tmp_path: Path) -> None:
+    graph = peer.Graph.make("line", peers=2, run={"rounds": 2})
+    graph.save(tmp_path / "graph.json")
+    given = {"state_dir": tmp_path / "state", "insecure": True, "watch_graph": True}
+    with pytest.raises(UsageError, match=r"watch_graph=: expected a graph file, got a peer.Graph"):
+        peer.run(0, graph, **given)
+    with pytest.raises(UsageError, match=r"graph=: expected a file that says .*:Sum\", .*got run.task = \"digits\""):
+        peer.run(0, tmp_path / "graph.json", Sum(), **given)
+    with pytest.raises(UsageError, match=r"watch_graph=: expected a task that loads the data of one peer, got samples"):
+        peer.run(0, tmp_path / "graph.json", (np.zeros((40, 2)), np.arange(40) % 2), **given)
+    with pytest.raises(GraphError, match=r"nothing\.json"):
+        peer.run(0, tmp_path / "nothing.json", **given)
+    assert not os.path.exists(tmp_path / "state")
+
+
+def joined(home: Path, peer_id: int) -> int:
+    model = torch.nn.Linear(2, 2)
+    torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    options: dict[str, Any] = {"state_dir": home / f"peer-{peer_id}", "insecure": True}
+    evaluate = lambda module: 0.5  # noqa: E731
+    with peer.join(home / "graph.json", peer_id, model=model, evaluate=evaluate, samples=4, **options) as federation:
+        for _ in federation:
+            optimizer.zero_grad()
+            model(torch.ones(4, 2)).square().mean().backward()
+            optimizer.step()
+    assert federation.run is not None
+    return int(federation.run.metrics["rounds"])
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_program_that_joins_goes_on_with_the_next_file_if_the_first_names_its_task(
+    tmp_path: Path, named: bool
+) -> None:
+    federation = Federation(tmp_path, 2, rounds=2, **({"task": JOINED} if named else {}))
+
+    async def both() -> list[Any]:
+        calls = (asyncio.to_thread(joined, tmp_path, i) for i in range(2))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    assert asyncio.run(both()) == [2, 2]
+    federation.next("--rounds", 4)
+    found = asyncio.run(both())
+    if named:
+        assert found == [4, 4]
+    else:
+        assert [type(each) for each in found] == [UsageError] * 2
+        assert f'graph=: expected a file that says run.task = "{JOINED}"' in str(found[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from coordinator_free_bootstrap.graph import Graph
 from peer.core import effects as do
@@ -22,6 +22,9 @@ from peer.core.plan import Planner
 from peer.core.privacy_budget import NOTHING, PrivacyBudget
 from peer.core.sites import Sites
 from peer.core.stages import Stage, Trigger, may_take, next_stage
+
+if TYPE_CHECKING:
+    from peer.core.sums import SumParts
 
 NOT_BEGUN = float("-inf")
 ORDERED_SHARE = 0.75  # of the time until the round deadline: in the rest, models are folded out of order
@@ -108,6 +111,7 @@ class State:
         resume: the ``state`` of the last checkpoint.
         sites: the numbers that all sites must agree on before the first round; None: there are none.
         budget: of privacy; None: the run has none.
+        sums: the secrets of secure sums; None: the run has none.
         constants: of the protocol; only tests and benchmarks give others.
     """
 
@@ -123,6 +127,7 @@ class State:
         resume: dict[str, Any] | None = None,
         sites: Sites | None = None,
         budget: PrivacyBudget | None = None,
+        sums: SumParts | None = None,
         constants: Constants = DEFAULTS,
     ) -> None:
         self.peer_id = peer_id
@@ -134,6 +139,7 @@ class State:
         self.model_bytes = model_bytes
         self.sites = sites
         self.budget = budget
+        self.sums = sums
         self.algorithm_state = algorithm_state or AlgorithmState()
         timeouts = self.manifest.timeouts
         self.neighbors = {n: Neighbor(n, Liveness(timeouts), Outbox(peer_id, n)) for n in graph.neighbors(peer_id)}

@@ -23,7 +23,7 @@ Theory of operation. A peer goes through the stages of `peer.core.stages`:
 Everything a neighbor claims is checked here before it is believed; the bytes of models are checked by the wire and the host.
 
 The parts: `Contacts` (handshakes, heartbeats, failures), `Agreement` (numbers of all sites), `Receiver` (arrivals), `Sender`
-(offers), `Sums` (secure sums), `CatchUp` (skipping rounds), `Isolation` (rounds alone), `Start`, `RoundCycle`, `Ending`, and
+(offers), `Summing` (secure sums), `CatchUp` (skipping rounds), `Isolation` (rounds alone), `Start`, `RoundCycle`, `Ending`, and
 `Waits` (what a step waits for). They share one `State` with one `Neighbor` record per neighbor,
 and ask one `Pace` and one algorithm.
 """
@@ -51,7 +51,7 @@ from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import EXCHANGE, OPEN, Stage, Trigger
 from peer.core.state import State
-from peer.core.sums import Sums
+from peer.core.sums import Summing
 from peer.core.waiting import Isolation, Start, Waits
 
 
@@ -71,7 +71,7 @@ class Engine:
         self.state = state
         self.pace: Pace = Lockstep(state) if state.manifest.pace == "lockstep" else Async(state)
         self.contacts = Contacts(state, self.pace)
-        self.sums = Sums(state)
+        self.sums = Summing(state)
         self.receiver = Receiver(state, self.pace, self.contacts, self.sums)
         self.agreement = Agreement(state)
         self.sender = Sender(state, self.pace, self.contacts, self.agreement, self.sums)

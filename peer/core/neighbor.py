@@ -243,10 +243,15 @@ class Outbox:
         return self._retry_at if self._queue and self.in_flight is None and self._retry_at > 0 else None
 
     def owes(self, round_step: RoundStep, from_round: int) -> bool:
-        """Return whether a message of a step is still unanswered; ``from_round`` as in `next`: what is dropped is not owed."""
-        if self.in_flight is not None and (self.in_flight.round_index, self.in_flight.step) == round_step:
+        """Return whether a message of a step is still unanswered; ``from_round`` as in `next`: what is dropped is not owed.
+
+        What opens a sum is not owed: its step waits for the answers that it needs.
+        """
+        in_flight = self.in_flight
+        if in_flight is not None and not isinstance(in_flight, SumMessage) and _round_step(in_flight) == round_step:
             return True
-        return any((m.round_index, m.step) == round_step and not _is_past(m, from_round) for m in self._queue)
+        left = (m for m in self._queue if not isinstance(m, SumMessage) and not _is_past(m, from_round))
+        return any(_round_step(m) == round_step for m in left)
 
     @property
     def has_statistics(self) -> bool:
@@ -256,6 +261,10 @@ class Outbox:
     def pending(self) -> int:
         """Return how many messages are queued or in flight."""
         return len(self._queue) + (self.in_flight is not None)
+
+
+def _round_step(message: Message) -> RoundStep:
+    return message.round_index, message.step
 
 
 def _is_past(message: Message, from_round: int) -> bool:

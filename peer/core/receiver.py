@@ -14,13 +14,13 @@ from peer.core.messages import ModelHeader, Outcome, Pass, Select
 from peer.core.pace import Pace
 from peer.core.stages import OPEN, Stage
 from peer.core.state import State
-from peer.core.sums import Sums
+from peer.core.sums import Summing
 
 
 class Receiver:
     """Decides which arrivals are refused, read, and folded, and when."""
 
-    def __init__(self, state: State, pace: Pace, contacts: Contacts, sums: Sums) -> None:
+    def __init__(self, state: State, pace: Pace, contacts: Contacts, sums: Summing) -> None:
         self._state = state
         self._pace = pace
         self._contacts = contacts

@@ -18,7 +18,7 @@ from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import WORK, Stage, Trigger
 from peer.core.state import State
-from peer.core.sums import Sums
+from peer.core.sums import Summing
 from peer.core.waiting import Isolation
 
 
@@ -35,7 +35,7 @@ class RoundCycle:
         catch_up: CatchUp,
         isolation: Isolation,
         counted: RecordCounts,
-        sums: Sums,
+        sums: Summing,
     ) -> None:
         self._state = state
         self._pace = pace

@@ -21,7 +21,7 @@ from peer.core.neighbor import Message, Neighbor, RoundStep
 from peer.core.pace import Pace
 from peer.core.plan import RoundPlan
 from peer.core.state import State
-from peer.core.sums import Sums
+from peer.core.sums import Summing
 
 SILENT_SHARE = 0.5  # of the time since a push began it must have waited: not all of it, as it first sent
 
@@ -57,7 +57,7 @@ class OpenOffers:
 class Sender:
     """Delivers each message at least once to each neighbor that can be reached."""
 
-    def __init__(self, state: State, pace: Pace, contacts: Contacts, agreement: Agreement, sums: Sums) -> None:
+    def __init__(self, state: State, pace: Pace, contacts: Contacts, agreement: Agreement, sums: Summing) -> None:
         self._state = state
         self._pace = pace
         self._contacts = contacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from coordinator_free_bootstrap.graph import Graph
 from peer.core import effects as do
@@ -22,9 +22,7 @@ from peer.core.plan import Planner
 from peer.core.privacy_budget import NOTHING, PrivacyBudget
 from peer.core.sites import Sites
 from peer.core.stages import Stage, Trigger, may_take, next_stage
-
-if TYPE_CHECKING:
-    from peer.core.sums import SumParts
+from peer.core.sum_parts import SumParts
 
 NOT_BEGUN = float("-inf")
 ORDERED_SHARE = 0.75  # of the time until the round deadline: in the rest, models are folded out of order

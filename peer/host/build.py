@@ -36,7 +36,7 @@ from peer.core.part import TravellingPart
 from peer.core.schema import Schema
 from peer.core.sites import Sites
 from peer.core.state import State
-from peer.core.sums import SumParts
+from peer.core.sum_parts import SumParts
 from peer.host.host import PeerHost
 from peer.host.private import private_parts
 

@@ -20,7 +20,7 @@ from peer.core.deltas import DeltaReceiver
 from peer.core.encoding import DELTAS, ModelFormat, Payload, decode
 from peer.core.messages import ModelHeader
 from peer.core.model_tests import drawn
-from peer.core.sums import SumParts
+from peer.core.sum_parts import SumParts
 
 
 class Receiving:

@@ -22,7 +22,7 @@ from coordinator_free_bootstrap.errors import ConfigProblem, ShardError
 from coordinator_free_bootstrap.meaning import first_refusal, goal
 from peer.algorithms.registry import algorithm_for
 from peer.core import effects as do
-from peer.core.sums import SumParts
+from peer.core.sum_parts import SumParts
 from peer.host import InitialModels, build_host
 from peer.lab.interrupts import Interrupts
 from peer.lab.network import SimulatedPeer, VirtualNetwork, perform_in_turn

@@ -14,7 +14,7 @@ from coordinator_free_bootstrap.errors import Option
 from coordinator_free_bootstrap.meaning import goal
 from coordinator_free_bootstrap.rates import check_limits, parse_rate, problems_of
 from peer.algorithms.registry import algorithm_for
-from peer.core.sums import SumParts
+from peer.core.sum_parts import SumParts
 from peer.host import PeerHost, build_host
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named

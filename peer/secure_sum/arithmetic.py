@@ -22,7 +22,7 @@ from coordinator_free_bootstrap.errors import LocalProtocolError
 from peer.core.averaging import Vector
 
 Masked = npt.NDArray[np.uint32]
-Stream = tuple[bytes, int]  # seed of a mask, and 1 to add it or -1 to subtract it
+Mask = tuple[bytes, int]  # seed of a mask, and 1 to add it or -1 to subtract it
 
 PRIME = 2**255 - 19  # of the field of shared secrets
 SECRET_BYTES = 32  # of a secret below `PRIME`, and of a share
@@ -48,9 +48,7 @@ def factor(bound: float, neighbors: int) -> float:
     return (2**31 - neighbors) / bound
 
 
-
-
-def masked(model: Vector, scale: float, streams: Iterable[Stream]) -> Masked:
+def masked(model: Vector, scale: float, streams: Iterable[Mask]) -> Masked:
     """Return round(model * scale) plus the masks modulo 2^32, uint32 [d].
 
     Args:
@@ -72,7 +70,7 @@ def masked(model: Vector, scale: float, streams: Iterable[Stream]) -> Masked:
     return result
 
 
-def add_masks(total: Masked, streams: Iterable[Stream]) -> None:
+def add_masks(total: Masked, streams: Iterable[Mask]) -> None:
     """Add masks to a sum, uint32 [d], in place."""
     _add_streams(total, streams, lambda place: total[place])
 
@@ -86,7 +84,7 @@ def plain(total: Masked, scale: float) -> Vector:
     return result
 
 
-def _add_streams(out: Masked, streams: Iterable[Stream], block_of: Callable[[slice], Masked]) -> None:
+def _add_streams(out: Masked, streams: Iterable[Mask], block_of: Callable[[slice], Masked]) -> None:
     """Write each block of ``block_of`` with all masks to ``out``: one pass over memory for all of them."""
     ciphers = [
         (Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor(), np.add if sign > 0 else np.subtract)

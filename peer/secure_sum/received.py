@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 
-from peer.secure_sum.arithmetic import SECRET_BYTES, SEED_BYTES, TAG_BYTES, Stream, secret_of
+from peer.secure_sum.arithmetic import SECRET_BYTES, SEED_BYTES, TAG_BYTES, Mask, secret_of
 from peer.secure_sum.roster import Roster, members_min, threshold
 from peer.secure_sum.sent import SEALED_BYTES, proof_of, self_seed
 
@@ -121,9 +121,7 @@ class ReceivedSum:
         left = {*(self.members or ())} - self._lost | self._revealed.keys()
         if not self.is_over and len(left) < self._needed:
             why = "" if not self._dead else f", all of them as peers {list(self._dead)} have delivered nothing"
-            self.problem = (
-                f"members that reveal masks: expected {self._needed}{why}, got {len(left)}"
-            )
+            self.problem = f"members that reveal masks: expected {self._needed}{why}, got {len(left)}"
 
     def give_up(self) -> None:
         """Note that nothing more is waited for."""
@@ -176,11 +174,11 @@ class ReceivedSum:
                 return
         self._secrets = secrets
 
-    def masks(self) -> list[Stream]:
+    def masks(self) -> list[Mask]:
         """Return the masks to add to the sum so that none is left."""
         return [*((self_seed(secret, self.roster, n), -1) for n, secret in self._secrets.items()), *self._pair_masks()]
 
-    def _pair_masks(self) -> list[Stream]:
+    def _pair_masks(self) -> list[Mask]:
         """Return those that members share with peers that are none: a member added it where the other id is higher."""
         found, dead = [], self._dead
         for member, data in self._revealed.items():

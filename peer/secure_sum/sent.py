@@ -13,7 +13,7 @@ from collections.abc import Callable
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from peer.secure_sum.arithmetic import SECRET_BYTES, SEED_BYTES, TAG_BYTES, Stream, derived, new_secret, shares_of
+from peer.secure_sum.arithmetic import SECRET_BYTES, SEED_BYTES, TAG_BYTES, Mask, derived, new_secret, shares_of
 from peer.secure_sum.keys import Announcement, Keys
 from peer.secure_sum.roster import Roster, members_min, threshold
 
@@ -70,7 +70,7 @@ class SentSum:
 
     # ---- the model ------------------------------------------------------------------------------------------------------
 
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[Mask]:
         """Return the masks of this peer's model."""
         own = self_seed(self._secret, self.roster, self._own), 1
         return [own, *((self._mask(peer), 1 if peer > self._own else -1) for peer in self._shared)]

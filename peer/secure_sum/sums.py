@@ -14,7 +14,7 @@ from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core.averaging import Vector
 from peer.core.messages import Opening, SumMessage
-from peer.core.sums import SumParts
+from peer.core.sum_parts import SumParts
 from peer.secure_sum.arithmetic import TAG_BYTES, Masked, add_masks, factor, masked, plain
 from peer.secure_sum.keys import Announcement, Keys, Signer, unpacked
 from peer.secure_sum.received import ReceivedSum
@@ -25,7 +25,7 @@ ROUNDS_KEPT = 2  # a receiver is one round behind at most
 
 
 class SecureSums(SumParts):
-    """Implements `peer.core.sums.SumParts`.
+    """Implements `peer.core.sum_parts.SumParts`.
 
     Args:
         peer_id: this peer.

@@ -1,10 +1,10 @@
-"""The parts of all peers in one secure sum, message by message, without engine and wire; and a second opinion in whole numbers."""
+"""The parts of all peers in one secure sum, message by message, without engine and wire; and a second opinion of it."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -153,8 +153,3 @@ def summed(parties: Parties, members: Iterable[int] | None = None) -> Parties:
     for n in parties.neighbors if members is None else members:
         parties.deliver(n)
     return parties
-
-
-def changed(parties: Parties, **changes: object) -> Parties:
-    """Return parties with other fields."""
-    return replace(parties, **changes)  # type: ignore[arg-type]

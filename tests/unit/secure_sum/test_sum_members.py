@@ -1,6 +1,6 @@
 """One secure sum among its parts: what opens it after each death, and what a receiver does not get.
 
-Method: `Parties` delivers message by message. A test of an attack plays the receiver, and ends with no answer that opens anything.
+Method: `Parties` delivers message by message. A test of an attack plays the receiver, and ends without an answer that opens it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,8 @@ def test_models_of_other_weights_are_averaged_by_weight():
     assert played.opened().tobytes() == played.expected((1, 2, 4)).tobytes()
 
 
-@pytest.mark.parametrize("neighbors", [4, 5, 8])
-@pytest.mark.parametrize("dead", [0, 1, 2])
+@pytest.mark.parametrize(("neighbors", "dead"), [(4, 1), (5, 1), (8, 1), (8, 2)])
 def test_peers_that_die_before_they_send_are_left_out(neighbors, dead):
-    if neighbors - dead < members_min(neighbors):
-        pytest.skip("too few are left")
     played = summed(parties(neighbors), range(1 + dead, neighbors + 1))
     played.fix()
     played.settle(dead=range(1, 1 + dead))
@@ -208,7 +205,10 @@ def test_nothing_is_revealed_before_the_members_are_agreed_to():
         (lambda data: data + b"x", "bytes of sealed shares of 3 members"),
         (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "a share that peer 4 has not sealed for this sum"),
         (lambda data: data[:TAG_BYTES] + b"\xff" + data[TAG_BYTES + 1 :], "a bit of no peer of the roster"),
-        (lambda data: data[:TAG_BYTES] + b"\x0e" + data[TAG_BYTES + 1 :], "expected 3 or more with peer 1, got [2, 3, 4]"),
+        (
+            lambda data: data[:TAG_BYTES] + b"\x0e" + data[TAG_BYTES + 1 :],
+            "expected 3 or more with peer 1, got [2, 3, 4]",
+        ),
         (
             lambda data: data[:TAG_BYTES] + b"\x03" + data[TAG_BYTES + 1 :][:SEALED_BYTES],
             "expected 3 or more with peer 1, got [1, 2]",
@@ -308,8 +308,8 @@ def test_rosters_of_another_form_are_refused():
 def test_what_receiver_and_colluders_see_leaves_each_honest_model_free(dead):
     """For any other model of peer 3 with the same sum, there are masks with which the receiver sees the same.
 
-    The views are linear in the models and in the masks that are not revealed. So over the numbers modulo 2^32 it is enough that the
-    matrix of the masks has the rank of all views but one: that of the sum. Entries of 1 and -1 give the same rank modulo 2^32.
+    The views are linear in the models and in the masks that are not revealed. So it is enough that the matrix
+    of the masks has the rank of all views but one: that of the sum. With entries of 1 and -1 that is so modulo 2^32 too.
     """
     honest = [n for n in (3, 4, 5, 6) if n not in dead]
     pairs = list(itertools.combinations(honest, 2))  # masks with a colluder or a dead peer are known

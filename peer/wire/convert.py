@@ -363,7 +363,7 @@ def _message(kind: type[M], value: Any) -> M:
     return _build(kind, **fields)
 
 
-def _build(kind: type[M], **fields: Any) -> M:
+def _build(kind: type[M], /, **fields: Any) -> M:
     """Make an outgoing message; raises LocalProtocolError for a value that does not fit its field."""
     try:
         return kind(**fields)

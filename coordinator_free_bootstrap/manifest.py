@@ -36,7 +36,6 @@ class AlgorithmFacts:
         result_is_model: whether its result is one model, which a final phase can train.
         steps_out: whether its rounds may end with the outer step of ``run.outer``.
         tunes: whether it trains at the rate of ``run.final`` without a final phase, too.
-        sums: whether its models may come as a secure sum.
         keys: further keys of ``run``, such as ``screening.clip``, and when each has an effect.
     """
 
@@ -47,7 +46,6 @@ class AlgorithmFacts:
     result_is_model: bool = True
     steps_out: bool = True
     tunes: bool = True
-    sums: bool = True
     keys: Mapping[str, EffectiveWhen] = field(default_factory=dict)
 
 
@@ -428,20 +426,11 @@ class Manifest(_Section):
     encoding: Annotated[
         Literal["float32", "float16", "bfloat16", "int8", "delta_int8", "delta_top10", "delta_top1"], OF_EXCHANGE
     ] = Field("float32", description="of models on the wire; peer list encodings")
-    secure_sum: Annotated[
-        float | None,
-        EffectiveWhen(
-            lambda r: r.algorithm.sums,
-            _of_algorithm("needs each neighbor's models by itself"),
-            stated="the algorithm needs each neighbor's models by itself",
-        ),
-        OF_EXCHANGE,
-    ] = Field(
+    secure_sum: Annotated[float | None, OF_EXCHANGE] = Field(
         None,
         gt=0,
         le=1 << 20,
-        description="R: neighbors learn only the sum of a round's models, whose values are at most R, in steps of R / 2^31; "
-        "default: each model",
+        description="R: neighbors read only the sum of a round's models, of values up to R; default: each model",
     )
     private_parameters: Annotated[list[Annotated[str, Field(min_length=1)]], OF_EXCHANGE] = Field(
         default_factory=list,

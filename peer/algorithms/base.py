@@ -102,7 +102,9 @@ class Algorithm(Generic[OptionsT, StateT]):
 
     def _check_sums(self) -> None:
         """Check that an algorithm needs no neighbor's models by themselves, where they come as secure sums."""
-        if self.manifest.secure_sum is not None and (not self.sums or self.slots != 1 or self.inspects_arrivals):
+        if self.manifest.secure_sum is None or not self.exchanges(self.manifest):
+            return
+        if not self.sums or self.slots != 1 or self.inspects_arrivals:
             expected = "one to which the sum of its neighbors' models is enough, with run.secure_sum (docs/security.md)"
             fix = "Change it, or set run.secure_sum to null."
             raise ConfigError(ConfigProblem("run.algorithm", expected, repr(self.name), fix))
@@ -155,7 +157,6 @@ class Algorithm(Generic[OptionsT, StateT]):
             result_is_model=cls.result_is_model,
             steps_out=cls.steps_out,
             tunes=cls.tunes,
-            sums=cls.sums,
             keys=cls.keys,
         )
         return InRun(manifest, algorithm=facts, options=cls.parse_options(manifest))

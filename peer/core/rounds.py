@@ -260,7 +260,7 @@ class RoundCycle:
         }
         if state.budget is not None:
             fields["epsilon"] = state.budget.spent
-        if state.sums is not None:
+        if state.sums is not None and state.plan.steps:
             fields["summed"] = self._sums.members()
         state.emit(do.Record("round", fields | self._counted.since_last() | notes.as_fields()))
         saves = state.plan.saves

@@ -37,7 +37,9 @@ class Summing:
         self._state = state
         self._parts = state.sums
         self._fixed_at: float | None = None  # when the members of the present round's sum were fixed
-        self._first_round: int | None = None  # the one in which this incarnation began
+        self._first_round: int | None = (
+            None  # where this incarnation began: the round of the neighbor that was farthest
+        )
 
     # ---- what neighbors send ------------------------------------------------------------------------------------------------
 
@@ -71,10 +73,13 @@ class Summing:
             state.log_neighbor("info", f"{at}: {problem}", select.sender, "sum")
 
     def _may_repeat(self, round_index: int) -> bool:
-        """Return whether an earlier incarnation may have sent a model of this round: no checkpoint of it was safe before."""
-        state = self._state
-        first = state.disk.saved_round if self._first_round is None else self._first_round
-        return restart_count(state.incarnation) > 1 and round_index <= first
+        """Return whether an earlier incarnation may have sent a model of this round: as the disk or a neighbor knows of one.
+
+        It sent one only to a neighbor that was in that round, so none of a round that no neighbor has reached.
+        """
+        state, begun = self._state, self._first_round
+        restarted = state.resumed or restart_count(state.incarnation) > 1
+        return restarted and (begun is None or round_index <= begun)
 
     def received(self, event: ev.SumReceived) -> None:
         """Take a message and answer it."""
@@ -109,7 +114,7 @@ class Summing:
         """Begin the sum of a round with the neighbors that are there; return the plan with a selection that announces it."""
         state, t = self._state, plan.round_index
         if self._first_round is None:
-            self._first_round = t
+            self._first_round = max(t, *(neighbor.round_index for neighbor in state.neighbors.values()))
         if self._parts is None or not plan.steps:
             return plan
         there = [(n, each.incarnation) for n, each in state.neighbors.items() if each.is_reachable]

@@ -1,7 +1,7 @@
 """Secure sums between real processes: the models of a run in one process, and the sums of survivors when a peer is killed.
 
-Method: a failpoint kills a peer with SIGKILL before or after it has sent a model of round 1. Its neighbors recover the masks: where
-the model has come it stays in the sum.
+Method: a failpoint kills a peer with SIGKILL before or after it has sent a model of round 1. Its neighbors recover the masks:
+where the model has come it stays in the sum.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 - I21: a peer masks its model of a round once for each receiver, over all its lives, and reveals for one set of members.
 - I22: a pull gives the mean of an opened sum, and never a model that was trained.
-- I9, of all runs: the bits of a model after a round are those of its own and of the mean, here by whole numbers of the members' models.
+- I9, of all runs: the bits of a model after a round follow from its own and the mean, here by whole numbers of members' models.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class SummedChecker(Checker):
         self.plain[process.peer_id, header.incarnation, header.round_index] = snapshot
         self.require(data != snapshot.tobytes(), "I21", f"{place}: not masked")
         disk = process.machine.disk
-        self.require(disk.durable_round >= header.round_index, "I7", f"{place} is sent, {disk.durable_round} is on disk")
+        self.require(
+            disk.durable_round >= header.round_index, "I7", f"{place} is sent, {disk.durable_round} is on disk"
+        )
 
     def tells(self, process: Process, neighbor: int, message: Control) -> None:
         """A message is about to be sent."""
@@ -105,5 +107,7 @@ class SummedChecker(Checker):
     def pulls(self, process: Process, request: PullRequest, answer: tuple[ModelHeader, bytes] | Refusal) -> None:
         """A neighbor pulls a model."""
         if isinstance(answer, tuple):
-            self.require(answer[1] in self.means, "I22", f"peer {process.peer_id} gives a model that is no mean of a sum")
+            self.require(
+                answer[1] in self.means, "I22", f"peer {process.peer_id} gives a model that is no mean of a sum"
+            )
             self.mark("pulled a mean")

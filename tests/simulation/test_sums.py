@@ -9,6 +9,12 @@ import pytest
 
 from coordinator_free_bootstrap import make_graph
 from peer.core.messages import Opening, Pass, Select, SumMessage
+from peer.core.sums import Summing
+from peer.host.sending import Sending
+from peer.secure_sum.arithmetic import derived
+from peer.secure_sum.received import ReceivedSum
+from peer.secure_sum.sent import SentSum
+from tests.simulation.invariants import InvariantViolation
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, draw, manifest
 from tests.simulation.process import Process
@@ -32,12 +38,19 @@ def phase_of(message: object) -> str:
     return "select" if isinstance(message, Select) else "pass" if isinstance(message, Pass) else "push"
 
 
-def kill_at(world: World, monkeypatch: pytest.MonkeyPatch, phase: str, count: int, *, back_after: float | None) -> list[str]:
+def kill_at(
+    world: World, monkeypatch: pytest.MonkeyPatch, phase: str, count: int, *, back_after: float | None
+) -> list[str]:
     """Crash the victim when it sends its message number ``count`` of a phase in round 1, before or after it is on the way."""
     seen: list[str] = []
 
     def strike(process: Process, message: Any) -> bool:
-        if process.peer_id != VICTIM or message.round_index != 1 or phase_of(message) != phase or process.machine.lives > 1:
+        if (
+            process.peer_id != VICTIM
+            or message.round_index != 1
+            or phase_of(message) != phase
+            or process.machine.lives > 1
+        ):
             return False
         seen.append(phase)
         if len(seen) != count:
@@ -106,3 +119,60 @@ def test_faults_break_no_invariant():
     assert not summary.failures, report(summary.failures[0])
     missing = {"sum opened", "sum lost", "revealed", "pulled a mean"} - summary.marks.keys()
     assert not missing and summary.fired["crash"] and summary.fired["restart_all"], (missing, summary)
+
+
+# ---- planted bugs: each must break an invariant, or lose a sum -----------------------------------------------------------
+
+
+def repeats_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Summing, "_may_repeat", lambda self, round_index: False)
+
+
+def lets_neighbors_pull_trained_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    def present(self: Sending, slot: int, original: Any = Sending.present) -> Any:
+        self._summed = self._state.round.index, self._workspace.models.share_part(slot)
+        return original(self, slot)
+
+    monkeypatch.setattr(Sending, "present", present)
+
+
+def adds_masks_of_the_dead_with_the_other_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    def masks(self: ReceivedSum, original: Any = ReceivedSum._pair_masks) -> Any:
+        return [(seed, -sign) for seed, sign in original(self)]
+
+    monkeypatch.setattr(ReceivedSum, "_pair_masks", masks)
+
+
+def adds_models_to_members_that_are_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fits(self: ReceivedSum, sender: int, shares: bytes, original: Any = ReceivedSum.fits) -> bool:
+        members, self.members = self.members, None
+        try:
+            return bool(original(self, sender, shares))
+        finally:
+            self.members = members
+
+    monkeypatch.setattr(ReceivedSum, "fits", fits)
+
+
+def masks_with_a_new_secret_at_each_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    def streams(self: SentSum, original: Any = SentSum.streams) -> Any:
+        self._secret = derived(self._secret, "next")
+        return original(self)
+
+    monkeypatch.setattr(SentSum, "streams", streams)
+
+
+BUGS = (
+    repeats_its_model,
+    lets_neighbors_pull_trained_models,
+    adds_masks_of_the_dead_with_the_other_sign,
+    adds_models_to_members_that_are_fixed,
+    masks_with_a_new_secret_at_each_try,
+)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug, monkeypatch):
+    bug(monkeypatch)
+    found = (run_one(under_faults(seed)).error for seed in range(2 * SEEDS))
+    assert any(isinstance(error, InvariantViolation) for error in found), "no seed finds it"

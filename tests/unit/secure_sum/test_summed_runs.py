@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import peer
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError, DivergedError, GraphError
 from peer.algorithms.registry import algorithm_named, algorithms
@@ -181,11 +182,16 @@ def test_settings_that_need_single_models_are_refused(run, words):
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("name", sorted({*algorithms()} - {*SUMMED}))
+@pytest.mark.parametrize("name", sorted({*algorithms()} - {*SUMMED, "local"}))
 def test_algorithms_that_need_single_models_are_refused(name):
     graph = graph_of(name, secure_sum=8.0)
     with pytest.raises(ConfigError, match=r"expected one to which the sum of its neighbors' models is enough"):
         algorithm_named(name)(graph.manifest, 0, graph)
+
+
+def test_making_a_graph_refuses_an_algorithm_that_is_not_summed():
+    with pytest.raises(ConfigError, match=r"Change it, or set run\.secure_sum to null"):
+        peer.Graph.make("complete", peers=5, run={"algorithm": "dfca", "secure_sum": 8.0})
 
 
 def test_partners_are_refused():

@@ -1,6 +1,6 @@
 """What holds in runs with secure sums, beside what holds in all: each sum is that of its members' models, and opens nothing else.
 
-- I21: a peer masks its model of a round once for each receiver, over all its lives, and reveals for one set of members.
+- I21: a peer masks its model of a round once for each receiver, over all lives of its disk, and reveals for one set of members.
 - I22: a pull gives the mean of an opened sum, and never a model that was trained.
 - I9, of all runs: the bits of a model after a round follow from its own and the mean, here by whole numbers of members' models.
 """
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-Place = tuple[int, int, int]  # sender, receiver, round
+Place = tuple[int, int, int, int]  # sender and its disk, receiver, round
+
+
+def place_of(process: Process, receiver: int, round_index: int) -> Place:
+    """Return where a message belongs; another disk has another high part of incarnations."""
+    return process.peer_id, process.engine.state.incarnation >> 20, receiver, round_index
 
 
 def sums_of(world: World, peer_id: int, life: int) -> SecureSums | None:
@@ -50,7 +55,7 @@ class SummedChecker(Checker):
 
     def sends(self, process: Process, neighbor: int, header: ModelHeader, payload: NDArray[np.uint8]) -> None:
         """A masked model is about to be sent."""
-        place = (process.peer_id, neighbor, header.round_index)
+        place = place_of(process, neighbor, header.round_index)
         data = payload.tobytes()
         self.require(self.masked.setdefault(place, data) == data, "I21", f"{place}: masked in two ways")
         self.files[header.key] = process.graph
@@ -65,7 +70,7 @@ class SummedChecker(Checker):
     def tells(self, process: Process, neighbor: int, message: Control) -> None:
         """A message is about to be sent."""
         if isinstance(message, SumMessage) and message.kind is Opening.REVEALS:
-            place = (process.peer_id, neighbor, message.round_index)
+            place = place_of(process, neighbor, message.round_index)
             first = self.revealed.setdefault(place, message.data)
             self.require(first == message.data, "I21", f"{place}: reveals for two sums")
             self.mark("revealed")
@@ -75,7 +80,7 @@ class SummedChecker(Checker):
         header, shadow = effect.header, self.shadows[process]
         self.require(header.sender in process.graph.neighbors(process.peer_id), "I6", f"folded from {header.sender}")
         self.require(not shadow.tensors_busy, "I1", "a fold runs beside other work on tensors")
-        place = (header.sender, process.peer_id, header.round_index)
+        place = (header.sender, header.incarnation >> 20, process.peer_id, header.round_index)
         self.require(self.masked[place] == effect.arrival.buffer.tobytes(), "I3", f"{place} is not what was sent")
         key = (header.sender, header.round_index, header.step, header.slot)
         self.require(key not in process.lineage, "I2", f"peer {process.peer_id} folds {key} twice")

@@ -30,6 +30,7 @@ CERTIFICATE_CHARS_MAX = (
     8192  # base64; a certificate of `peer keygen` has about 700, one of a CA with RSA-4096 keys 3,000
 )
 OBSERVERS_MAX = 256
+SUMMED = (3, 500)  # neighbors of a peer whose models can be summed; the messages of a sum of more are too long
 REVISIONS_MAX = 1000  # a device that was off for longer starts anew
 REMOVED_MAX = 64  # a former peer that knocks after as many others have left finds no answer
 RATE_MIN = 2_000  # bytes/s, 16 kbit/s; at it a frame of 4 KiB to one neighbor takes half of the default suspicion time
@@ -150,8 +151,21 @@ class Graph:
                 f"edges: expected a connected graph, got no path between {parts}{more}. "
                 "Add an edge, or make a graph file of each part; only algorithm local needs no path."
             )
+        if not problems and self.manifest.secure_sum is not None:
+            problems += self._sum_problems()
         if problems:
             raise GraphError("\n".join(problems))
+
+    def _sum_problems(self) -> list[str]:
+        """Return what secure sums cannot do with: of two models each neighbor sees the other's in the sum."""
+        few, many = SUMMED
+        counts = {peer_id: self.degree(peer_id) for peer_id in self.ids}
+        return [
+            f"edges: expected {few} to {many} neighbors of each peer with run.secure_sum, got {count} of peer {peer_id}. "
+            f"{'Add edges' if count < few else 'Drop edges'}, or set run.secure_sum to null."
+            for peer_id, count in counts.items()
+            if not few <= count <= many
+        ]
 
     def _revision_problems(self) -> list[str]:
         problems = [

@@ -426,6 +426,12 @@ class Manifest(_Section):
     encoding: Annotated[
         Literal["float32", "float16", "bfloat16", "int8", "delta_int8", "delta_top10", "delta_top1"], OF_EXCHANGE
     ] = Field("float32", description="of models on the wire; peer list encodings")
+    secure_sum: Annotated[float | None, OF_EXCHANGE] = Field(
+        None,
+        gt=0,
+        le=1 << 20,
+        description="R: neighbors read only the sum of a round's models, of values up to R; default: each model",
+    )
     private_parameters: Annotated[list[Annotated[str, Field(min_length=1)]], OF_EXCHANGE] = Field(
         default_factory=list,
         description="names of tensors that never leave a peer, with * and ?, such as *.running_*; default: by algorithm",
@@ -460,6 +466,34 @@ class Manifest(_Section):
             raise ValueError(
                 'outer.optimizer: expected nesterov, or noloco with edges "one", got noloco with edges "all". Set run.edges=one.'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_secure_sum(self) -> Self:
+        """Check that nothing needs a neighbor's models by themselves, or makes one of them the difference of two sums."""
+        if self.secure_sum is None:
+            return self
+        wrong = {
+            "pace": (self.pace != "lockstep", "lockstep, as a sum is of one round"),
+            "edges": (self.edges != "all", '"all", as a sum of one model is the model'),
+            "participation": (self.participation < 1, "1, as a peer that sits out is the difference of two sums"),
+            "dynamic_edges": (self.dynamic_edges > 0, "0, as an edge that is down makes a difference of two sums"),
+            "encoding": (self.encoding != "float32", "float32, as masked values are 4 bytes"),
+            "stale_weight": (self.rho > 0, "0, as a sum is of one round"),
+            "checkpoint_rounds": (
+                self.checkpoint_rounds != 1,
+                "1, as a restarted peer must not send the model of an earlier round again",
+            ),
+            "screening.norm_bound": (self.screening.norm_bound is not None, "null, as no norm is known"),
+            "screening.clip": (self.screening.clip is not None, "null, as no distance is known"),
+            "screening.trimmed_mean": (self.screening.trimmed_mean is not None, "null, as no model is known"),
+        }
+        for key, (is_wrong, expected) in wrong.items():
+            if is_wrong:
+                got = self
+                for name in key.split("."):
+                    got = getattr(got, name)
+                raise ValueError(f"{key}: expected {expected}, with secure_sum, got {got}. Set one of them.")
         return self
 
     @property

@@ -14,7 +14,19 @@ from target import ATTACKER, ENDED_WHILE_WRITING, OBSERVER, call, push
 from target_process import TargetProcess
 
 from coordinator_free_bootstrap import Subject
-from peer.core.messages import Heartbeat, Hello, ModelHeader, Numbers, Pass, Phase, PullRequest, Select, Statistics
+from peer.core.messages import (
+    Heartbeat,
+    Hello,
+    ModelHeader,
+    Numbers,
+    Opening,
+    Pass,
+    Phase,
+    PullRequest,
+    Select,
+    Statistics,
+    SumMessage,
+)
 from peer.wire import convert, frames
 from peer.wire.options import SERVICE
 
@@ -67,6 +79,7 @@ class Mutator:
             "Select": convert.pack_select(Select(ATTACKER, 7, 0, 1, Numbers.of([0.0] * 2))),
             "Pass": convert.pack_pass(Pass(ATTACKER, 7, 0, 0)),
             "Statistics": convert.pack_statistics(Statistics(ATTACKER, 7, Numbers.of(0, [1.0] * 4))),
+            "Sum": convert.pack_sum(SumMessage(ATTACKER, 7, 0, Opening.MEMBERS, bytes(100))),
             "Status": b"",
         }
         self._streams = {

@@ -81,6 +81,9 @@ class Algorithm(Generic[OptionsT, StateT]):
         False  # ends a round with the average of what was trained, so that run.outer can step from there
     )
     tunes: ClassVar[bool] = False  # trains at the rate of `run.final` without a final phase, too
+    sums: ClassVar[bool] = (
+        False  # one model travels, folded as it came: the sum of a round's is enough (run.secure_sum)
+    )
     validation_share: ClassVar[float] = (
         0.0  # of a peer's training samples, held out where its shard has no validation data
     )
@@ -94,7 +97,17 @@ class Algorithm(Generic[OptionsT, StateT]):
         self.private = self.private_count(manifest)
         self.mix = manifest.mix or self.default_mix
         self.degree = graph.degree(peer_id)
+        self._check_sums()
         self.final_epochs = self.in_run(manifest).final_epochs
+
+    def _check_sums(self) -> None:
+        """Check that an algorithm needs no neighbor's models by themselves, where they come as secure sums."""
+        if self.manifest.secure_sum is None or not self.exchanges(self.manifest):
+            return
+        if not self.sums or self.slots != 1 or self.inspects_arrivals:
+            expected = "one to which the sum of its neighbors' models is enough, with run.secure_sum (docs/security.md)"
+            fix = "Change it, or set run.secure_sum to null."
+            raise ConfigError(ConfigProblem("run.algorithm", expected, repr(self.name), fix))
 
     @property
     def hides_samples(self) -> bool:
@@ -285,6 +298,11 @@ class Algorithm(Generic[OptionsT, StateT]):
     def mixing_weight(self, neighbor: int) -> float:
         """Return an arrival's weight: 1 if uniform (the own model weighs 1 too), else its Metropolis weight."""
         return 1.0 if self.mix == "uniform" else self.metropolis(neighbor)
+
+    def weights_at(self, receiver: int) -> dict[int, float]:
+        """Return the weights of all neighbors' models at a peer that folds them by `mixing_weight`: both ends know them."""
+        neighbors = self.graph.neighbors(receiver)
+        return {n: 1.0 if self.mix == "uniform" else self.graph.metropolis(receiver, n) for n in neighbors}
 
     def own_weight(self, folded_weight: float) -> float:
         """Return the own model's weight, given the summed weight of the arrivals; it includes that of missing neighbors."""

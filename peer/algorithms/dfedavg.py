@@ -39,12 +39,18 @@ class DFedAvg(Algorithm[DFedAvgOptions]):
     name = "dfedavg"
     clustered = False
     steps_out = True
+    sums = True
     Options = DFedAvgOptions
     default_mix = "metropolis"
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
         if self.options.partners:
+            if manifest.secure_sum is not None:
+                raise ConfigError(
+                    f"run.options.partners: expected 0 with run.secure_sum, which sums the models of all neighbors, got "
+                    f"{self.options.partners}. Set one of them."
+                )
             if manifest.edges == "one":
                 raise ConfigError(
                     f"run.options.partners: expected 0 with run.edges 'one', where a round has one neighbor, got "

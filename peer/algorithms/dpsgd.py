@@ -28,6 +28,7 @@ class DPsgd(Algorithm):
 
     name = "dpsgd"
     clustered = False
+    sums = True
     default_mix: ClassVar[str] = "metropolis"
     keys: ClassVar = dict.fromkeys(
         ("local_epochs", "local_unit"), EffectiveWhen.never("algorithm dpsgd takes one step in a round")

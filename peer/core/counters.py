@@ -101,6 +101,9 @@ class Totals:
     rounds_without_budget: Annotated[
         int, counter("rounds in which a peer did not train since they would pass `run.privacy.epsilon_max`", "rounds")
     ] = 0
+    sums_lost: Annotated[
+        int, counter("rounds in which a peer kept its own model, as its secure sum could not be opened", "rounds")
+    ] = 0
     checkpoint_failures: Annotated[
         int, counter("checkpoints that could not be written", "checkpoints", scope="run")
     ] = 0

@@ -33,10 +33,11 @@ MEANINGS = {
 ENCODINGS = tuple(MEANINGS)
 INT8_MAX = 127  # -128 is not used: the range is symmetric, and the codes of -x are the negated codes of x
 _BFLOAT16_MAX = np.uint16(0x7F7F)  # largest finite value
-_BYTES_PER_ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "delta_int8": 1}
+_BYTES_PER_ELEMENT = {"float32": 4, "masked": 4, "float16": 2, "bfloat16": 2, "int8": 1, "delta_int8": 1}
 _KEPT = {"delta_top10": 10, "delta_top1": 100}  # one value in this many is sent
 DELTAS = ("delta_int8", *_KEPT)
 FULL = "float32"  # of a model whose receiver has no base for a delta
+MASKED = "masked"  # of a model in a secure sum (`peer.core.sums`): masked fixed point, uint32, never decoded; no run.encoding
 
 
 def payload_size(schema: Schema, encoding: str) -> int:
@@ -53,11 +54,16 @@ class ModelFormat:
 
     Attributes:
         schema: of the part of a model that travels.
-        encoding: of the run, one of `ENCODINGS`.
+        encoding: of the run, one of `ENCODINGS`, or `MASKED`.
     """
 
     schema: Schema
     encoding: str
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether a receiver reads only the sum of what comes."""
+        return self.encoding == MASKED
 
     @property
     def uses_deltas(self) -> bool:
@@ -67,7 +73,7 @@ class ModelFormat:
     @property
     def whole(self) -> str:
         """Encoding of a model without a base."""
-        return FULL if self.uses_deltas else self.encoding
+        return FULL if self.uses_deltas or self.is_masked else self.encoding
 
     @cached_property
     def model_bytes(self) -> int:

@@ -23,8 +23,9 @@ Theory of operation. A peer goes through the stages of `peer.core.stages`:
 Everything a neighbor claims is checked here before it is believed; the bytes of models are checked by the wire and the host.
 
 The parts: `Contacts` (handshakes, heartbeats, failures), `Agreement` (numbers of all sites), `Receiver` (arrivals), `Sender`
-(offers), `CatchUp` (skipping rounds), `Isolation` (rounds alone), `Start`, `RoundCycle`, `Ending`, and `Waits` (what a step
-waits for). They share one `State` with one `Neighbor` record per neighbor, and ask one `Pace` and one algorithm.
+(offers), `Summing` (secure sums), `CatchUp` (skipping rounds), `Isolation` (rounds alone), `Start`, `RoundCycle`, `Ending`, and
+`Waits` (what a step waits for). They share one `State` with one `Neighbor` record per neighbor,
+and ask one `Pace` and one algorithm.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ from peer.core.counters import RecordCounts
 from peer.core.ending import Ending
 from peer.core.invariants import Moment, check
 from peer.core.lockstep import Lockstep
-from peer.core.messages import Control, Hello, Phase, Statistics
+from peer.core.messages import Control, Hello, Phase, Statistics, SumMessage
 from peer.core.pace import Pace
 from peer.core.receiver import Receiver
 from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import EXCHANGE, OPEN, Stage, Trigger
 from peer.core.state import State
+from peer.core.sums import Summing
 from peer.core.waiting import Isolation, Start, Waits
 
 
@@ -69,15 +71,24 @@ class Engine:
         self.state = state
         self.pace: Pace = Lockstep(state) if state.manifest.pace == "lockstep" else Async(state)
         self.contacts = Contacts(state, self.pace)
-        self.receiver = Receiver(state, self.pace, self.contacts)
+        self.sums = Summing(state)
+        self.receiver = Receiver(state, self.pace, self.contacts, self.sums)
         self.agreement = Agreement(state)
-        self.sender = Sender(state, self.pace, self.contacts, self.agreement)
+        self.sender = Sender(state, self.pace, self.contacts, self.agreement, self.sums)
         self.catch_up = CatchUp(state, self.pace, self.contacts, self.sender)
         self.isolation = Isolation(state, self.pace)
         self.start = Start(state, self.isolation)
         counted = RecordCounts(state.totals)
         self.rounds = RoundCycle(
-            state, self.pace, self.contacts, self.receiver, self.sender, self.catch_up, self.isolation, counted
+            state,
+            self.pace,
+            self.contacts,
+            self.receiver,
+            self.sender,
+            self.catch_up,
+            self.isolation,
+            counted,
+            self.sums,
         )
         self.ending = Ending(state, self.contacts, self.sender, self.isolation, self.rounds, counted)
         self.waits = Waits(state, self.pace, self.isolation, self.start)
@@ -131,10 +142,13 @@ class Engine:
         return state.effects
 
     def rejects_control(self, message: Control) -> Refusal | None:
-        """Return why a selection, a pass or the numbers of sites cannot be believed."""
-        if not isinstance(message, Statistics):
-            return self.receiver.rejects_control(message)
-        return self.rejects_sender(message.sender, message.incarnation) or self.agreement.rejects(message)
+        """Return why a selection, a pass, the numbers of sites or a message of a sum cannot be believed."""
+        match message:
+            case Statistics():
+                return self.rejects_sender(message.sender, message.incarnation) or self.agreement.rejects(message)
+            case SumMessage():
+                return self.rejects_sender(message.sender, message.incarnation) or self.sums.rejects(message)
+        return self.receiver.rejects_control(message)
 
     def moment(self) -> Moment:
         """Return what the invariants judge."""
@@ -147,7 +161,7 @@ class Engine:
         self.contacts.send_heartbeats(now)
         return self.state.effects
 
-    def _take(self, event: ev.Event, now: float) -> None:  # noqa: PLR0912 - one case per event
+    def _take(self, event: ev.Event, now: float) -> None:  # noqa: PLR0912, PLR0915 - one case per event
         match event:
             case ev.Tick():
                 pass
@@ -172,6 +186,10 @@ class Engine:
                 neighbor = self.state.neighbors[event.message.sender]
                 self.contacts.heard(neighbor, neighbor.round_index, now)
                 self.agreement.take(event.message)
+            case ev.SumReceived():
+                neighbor = self.state.neighbors[event.message.sender]
+                self.contacts.heard(neighbor, neighbor.round_index, now)
+                self.sums.received(event)
             case ev.ArrivalOffered():
                 self.receiver.offered(event, now)
             case ev.ArrivalComplete():
@@ -241,6 +259,7 @@ class Engine:
             times.extend(self.ending.next_time(now))
         elif state.stage in EXCHANGE:
             times.extend(self.pace.next_time(now))
+            times.extend(self.sums.next_time())
         if state.stage in OPEN:
             times.extend(self.receiver.next_time(now))
         return times
@@ -266,4 +285,5 @@ def make_hello(engine: Engine, mine: Compared, neighbor: int) -> Hello:
         round_index=state.round.index,
         phase=engine.phase(),
         seen_incarnation=state.neighbors[neighbor].incarnation,
+        sum_key=b"" if state.sums is None else state.sums.announcement(state.incarnation),
     )

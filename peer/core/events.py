@@ -9,7 +9,7 @@ from coordinator_free_bootstrap.errors import Refusal
 from peer.core.arrivals import Arrival
 from peer.core.decisions import AlgorithmState
 from peer.core.effects import WorkKind
-from peer.core.messages import Heartbeat, Hello, Pass, Select, Statistics
+from peer.core.messages import Heartbeat, Hello, Pass, Select, Statistics, SumMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,13 @@ class StatisticsReceived:
     """A neighbor sent the numbers of sites, for shared scaling."""
 
     message: Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class SumReceived:
+    """A neighbor sent what opens its secure sum, or ours."""
+
+    message: SumMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +209,7 @@ Event = (
     | SelectReceived
     | PassReceived
     | StatisticsReceived
+    | SumReceived
     | ArrivalOffered
     | ArrivalComplete
     | ArrivalLost

@@ -91,7 +91,7 @@ def messages_do_not_pile_up(m: Moment) -> str:
     """What neighbors say, and what is to be sent to them, is bounded."""
     state, t = m.state, m.state.round.index
     steps = max(1, *(state.planner.plan(at).steps for at in range(max(0, t - 1), t + 2)))
-    pending_max = 3 * steps * (1 + state.algorithm.slots) + 1 + (state.sites is not None)
+    pending_max = 3 * steps * (1 + state.algorithm.slots) + 1 + (state.sites is not None) + 8 * (state.sums is not None)
     for n, neighbor in state.neighbors.items():
         said = max(len(neighbor.selections), len(neighbor.passed))
         if said > SELECTIONS_MAX or neighbor.outbox.pending() > pending_max:
@@ -221,6 +221,8 @@ def step_waits_for_something(m: Moment) -> str:
         return "an async step waits"
     if not any(isinstance(effect, do.SetTimer) for effect in m.effects):
         return "no timer ends the step"
+    if state.sums is not None and state.sums.awaited:
+        return ""
     waits = any(not state.has_delivered(n) or state.owes(n) for n in m.pace.counted_on())
     return "" if waits or m.pace.partition.holds_rate else "all neighbors have delivered, and taken what is offered"
 

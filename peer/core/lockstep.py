@@ -25,7 +25,7 @@ class Lockstep:
     def __init__(self, state: State) -> None:
         m = state.manifest
         self._state = state
-        self.folds_in_order = m.aggregation != "on_arrival"
+        self.folds_in_order = m.aggregation != "on_arrival" and m.secure_sum is None  # sums are the same in any order
         self.stale_rounds_max = state.constants.stale_rounds if m.rho else 0
         self.rounds_ahead_max: int | None = state.constants.rounds_ahead
         self.models_per_round_max: int | None = None

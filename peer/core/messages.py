@@ -77,6 +77,7 @@ class Hello(Introduction):
     round_index: int  # the round the sender is in; the number of rounds when it has finished
     phase: Phase
     seen_incarnation: int = 0  # the receiver's last incarnation that the sender knows
+    sum_key: bytes = b""  # the sender's signed key of secure sums (`peer.core.sums`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class Select:
     selected: int = -1
     numbers: Numbers = NO_NUMBERS
     declines: bool = False  # the sender takes no model from this receiver in this round
+    roster: bytes = b""  # the peers of the sender's secure sum, with their signed keys
 
     @property
     def step(self) -> int:
@@ -151,7 +153,37 @@ class Statistics:
         return 0
 
 
-Control = Select | Pass | Statistics
+class Opening(StrEnum):
+    """What opens a secure sum, in the order of the messages (`peer.core.sums`)."""
+
+    MEMBERS = "members"
+    AGREES = "agrees"
+    AGREED = "agreed"
+    REVEALS = "reveals"
+
+
+@dataclass(frozen=True, slots=True)
+class SumMessage:
+    """A message that opens the secure sum of its sender or its receiver; ``data`` begins with the tag of the sum's roster."""
+
+    sender: int
+    incarnation: int
+    round_index: int
+    kind: Opening
+    data: bytes
+
+    @property
+    def step(self) -> int:
+        """Rounds with sums have one step."""
+        return 0
+
+    @property
+    def numbers(self) -> Numbers:
+        """It has none of an algorithm."""
+        return NO_NUMBERS
+
+
+Control = Select | Pass | Statistics | SumMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +203,7 @@ class ModelHeader:
     encoding: str
     base: int = 0  # name of the model that a delta starts from; 0: the payload is a whole model
     numbers: Numbers = NO_NUMBERS
+    shares: bytes = b""  # of a masked model: shares of its sender's self mask, sealed for others
 
     @property
     def key(self) -> tuple[int, int, int, int, int]:

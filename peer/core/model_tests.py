@@ -25,6 +25,7 @@ REASONS: Mapping[str, str] = {  # word in records -> sentence about the peer who
     "none": "sent no model in the last round, or none that was accepted",
     "skipped": "the tester skipped the last round",
     "new": "became a neighbor after the tests, by another graph file",
+    "summed": "it came inside a secure sum, and no peer sees it alone (run.secure_sum)",
     "not_kept": "its model could not be kept on disk until the tests",
 }
 Absent = tuple[tuple[int, str], ...]  # neighbor and word, ascending; () in all rounds but the last
@@ -59,6 +60,8 @@ def all_skipped(state: State) -> Absent:
 def _reason(state: State, n: int) -> str:
     """Return what the schedule says, which is the same in every run with this seed; else what became of the neighbor."""
     plan, liveness = state.plan, state.neighbors[n].liveness
+    if state.sums is not None:
+        return "summed"
     if n not in plan.up:
         return "edge_down"
     if n not in plan.senders:

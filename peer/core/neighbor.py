@@ -9,7 +9,7 @@ from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.seeds import uniform
 from peer.core.backoff import backoff_s
 from peer.core.liveness import LIVE, Liveness
-from peer.core.messages import Control, ModelHeader, Numbers, Pass, Phase, Select, Statistics
+from peer.core.messages import Control, ModelHeader, Numbers, Pass, Phase, Select, Statistics, SumMessage
 
 RoundStep = tuple[int, int]  # (round, step)
 Message = Control | ModelHeader
@@ -163,7 +163,12 @@ class Outbox:
         """Queue a message, and keep it in case the neighbor restarts.
 
         Statistics come first: a neighbor that waits for them reads no model. They are not kept, but made anew from what is known.
+        What opens a sum comes first too, in order, and is not kept: a restarted neighbor has lost what it needs for it.
         """
+        if isinstance(message, SumMessage):
+            ahead = sum(isinstance(each, SumMessage) for each in self._queue)
+            self._queue.insert(ahead, message)
+            return
         if isinstance(message, Statistics):
             self._queue.appendleft(message)
             return
@@ -193,8 +198,8 @@ class Outbox:
     def next(self, now: float, from_round: int) -> Message | None:
         """Return the next message to send and mark it as in flight; None if there is none or it must wait.
 
-        ``from_round``: the neighbor's own round. It has closed earlier ones, so their messages are dropped, except the selection
-        of the round before, which it still answers with the models that it has kept.
+        ``from_round``: the neighbor's own round. It has closed earlier ones, so their messages are dropped, except those of the
+        round before that it still answers: a selection, with the models that it has kept, and what opens a sum.
         """
         if self.in_flight is not None or now < self._retry_at:
             return None
@@ -238,10 +243,15 @@ class Outbox:
         return self._retry_at if self._queue and self.in_flight is None and self._retry_at > 0 else None
 
     def owes(self, round_step: RoundStep, from_round: int) -> bool:
-        """Return whether a message of a step is still unanswered; ``from_round`` as in `next`: what is dropped is not owed."""
-        if self.in_flight is not None and (self.in_flight.round_index, self.in_flight.step) == round_step:
+        """Return whether a message of a step is still unanswered; ``from_round`` as in `next`: what is dropped is not owed.
+
+        What opens a sum is not owed: its step waits for the answers that it needs.
+        """
+        in_flight = self.in_flight
+        if in_flight is not None and not isinstance(in_flight, SumMessage) and _round_step(in_flight) == round_step:
             return True
-        return any((m.round_index, m.step) == round_step and not _is_past(m, from_round) for m in self._queue)
+        left = (m for m in self._queue if not isinstance(m, SumMessage) and not _is_past(m, from_round))
+        return any(_round_step(m) == round_step for m in left)
 
     @property
     def has_statistics(self) -> bool:
@@ -253,5 +263,9 @@ class Outbox:
         return len(self._queue) + (self.in_flight is not None)
 
 
+def _round_step(message: Message) -> RoundStep:
+    return message.round_index, message.step
+
+
 def _is_past(message: Message, from_round: int) -> bool:
-    return message.round_index < from_round - isinstance(message, Select)
+    return message.round_index < from_round - isinstance(message, Select | SumMessage)

@@ -14,15 +14,17 @@ from peer.core.messages import ModelHeader, Outcome, Pass, Select
 from peer.core.pace import Pace
 from peer.core.stages import OPEN, Stage
 from peer.core.state import State
+from peer.core.sums import Summing
 
 
 class Receiver:
     """Decides which arrivals are refused, read, and folded, and when."""
 
-    def __init__(self, state: State, pace: Pace, contacts: Contacts) -> None:
+    def __init__(self, state: State, pace: Pace, contacts: Contacts, sums: Summing) -> None:
         self._state = state
         self._pace = pace
         self._contacts = contacts
+        self._sums = sums
         self._buffers = Buffers(
             state.arrivals, state.constants.concurrent_receives, state.manifest.timeouts, state.answer
         )
@@ -68,7 +70,7 @@ class Receiver:
             reason = f"selection: expected a cluster below {state.algorithm.slots}, or -1, got {select.selected}"
             return Refusal(RefusalCode.SLOT_OUT_OF_RANGE, reason)
         earlier = state.neighbors[select.sender].selections.get(select.round_index)
-        if earlier is not None and (earlier.selected, earlier.declines) != (select.selected, select.declines):
+        if earlier is not None and _content(earlier) != _content(select):
             expected = f"selection for round {select.round_index}: expected {_described(earlier)}, as before"
             reason = f"{expected}, got {_described(select)}"
             return Refusal(RefusalCode.CONTRADICTS_SELECTION, reason)
@@ -77,7 +79,9 @@ class Receiver:
             name = state.manifest.algorithm
             reason = f"round {select.round_index}: expected no declined models with algorithm '{name}', got a decline"
             return Refusal(RefusalCode.MALFORMED, reason)
-        if asking and select.selected == -1 and not select.numbers:
+        if (rejection := self._sums.rejects_select(select)) is not None:
+            return rejection
+        if (asking or state.sums is not None) and select.selected == -1 and not select.numbers:
             return None
         return state.algorithm.rejects_select(state.algorithm_state, select)
 
@@ -122,7 +126,7 @@ class Receiver:
             allowed = f"{limits.weight_min:g} to {limits.weight_max:g}"
             problem = f"mass and sample count: expected {allowed}, got {weights}"
             return Refusal(RefusalCode.WEIGHT_OUT_OF_RANGE, problem)
-        if (rejection := self._too_far_ahead(header.round_index)) is not None:
+        if (rejection := self._too_far_ahead(header.round_index) or self._sums.rejects_header(header)) is not None:
             return rejection
         if self._is_stale(header):
             return None  # its selection is forgotten by now; the answer is `stale`
@@ -136,6 +140,7 @@ class Receiver:
         neighbor = self._state.neighbors[event.select.sender]
         self._contacts.heard(neighbor, event.select.round_index, now)
         neighbor.note_select(event.select)
+        self._sums.selected(event.select)
 
     def pass_received(self, event: ev.PassReceived, now: float) -> None:
         """Note that a step brings no models."""
@@ -251,6 +256,9 @@ class Receiver:
             state.answer(arrival, Outcome.STALE)
         elif self._is_declined(header) or self.is_unwanted(header):
             self._answer_unused(arrival)
+        elif not self._sums.fits(header):
+            self._answer_unused(arrival)
+            state.neighbors[header.sender].note_delivered(header)
         else:
             return False
         self._answered = True
@@ -321,6 +329,7 @@ class Receiver:
             return
         by_age = self._rho ** self._pace.age(header)
         targets = tuple(replace(target, weight=target.weight * by_age) for target in targets)
+        self._sums.delivered(header)
         state.arrivals.folding[arrival.stream] = arrival
         state.totals["models_folded"] += 1
         key = [header.sender, header.incarnation, header.round_index, header.step, header.slot]
@@ -329,5 +338,11 @@ class Receiver:
         state.emit(do.FoldArrival(arrival, targets))
 
 
+def _content(select: Select) -> tuple[int, bool, bytes]:
+    """Return what a sender may not say in two ways."""
+    return select.selected, select.declines, select.roster
+
+
 def _described(select: Select) -> str:
-    return f"cluster {select.selected} selected{', models declined' if select.declines else ''}"
+    summed = f", a sum of {len(select.roster)} bytes of keys" if select.roster else ""
+    return f"cluster {select.selected} selected{', models declined' if select.declines else ''}{summed}"

@@ -18,6 +18,7 @@ from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import WORK, Stage, Trigger
 from peer.core.state import State
+from peer.core.sums import Summing
 from peer.core.waiting import Isolation
 
 
@@ -34,6 +35,7 @@ class RoundCycle:
         catch_up: CatchUp,
         isolation: Isolation,
         counted: RecordCounts,
+        sums: Summing,
     ) -> None:
         self._state = state
         self._pace = pace
@@ -43,6 +45,7 @@ class RoundCycle:
         self._catch_up = catch_up
         self._isolation = isolation
         self._counted = counted
+        self._sums = sums
         self._unpaid = ""  # why this peer did not train in the last round that it could not pay for
         self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
 
@@ -150,7 +153,7 @@ class RoundCycle:
         state.take(trigger)
         state.algorithm_state = event.state
         if event.kind == "assign":
-            state.plan = state.planner.assigned(state.plan, event.state, state.incarnation)
+            state.plan = self._sums.begin(state.planner.assigned(state.plan, event.state, state.incarnation))
         for phase, seconds in event.seconds.items():
             state.round.notes.seconds[phase] += seconds
         state.round.notes.metrics.update(event.metrics)
@@ -159,6 +162,10 @@ class RoundCycle:
                 self._sender.announce()
                 state.emit(do.Work("train", state.round.index))
             case Trigger.SAT_OUT | Trigger.TRAINED:
+                if (
+                    trigger is Trigger.SAT_OUT and state.sums is not None
+                ):  # without budget for the round: it sums all the same
+                    self._sender.announce()
                 state.round.exchange_began_at = now
             case Trigger.STEP_ENDED:
                 state.round.enter(state.round.index, state.round.step + 1)
@@ -180,9 +187,15 @@ class RoundCycle:
             if state.plan.steps:
                 self._sender.post_offers()
             state.take(Trigger.OFFERED)
-        if state.may(Trigger.ROUND_OVER) and self._pace.may_close(now) and not self._isolation.is_awaited():
+        if state.may(Trigger.ROUND_OVER) and self._is_over(now):
             is_last = state.round.step + 1 >= state.plan.steps
             self.close_step(Trigger.ROUND_OVER if is_last else Trigger.STEP_OVER, now)
+
+    def _is_over(self, now: float) -> bool:
+        """Return whether the step may close: all is there, and the sum of it, where there is one, is open or lost."""
+        if self._sums.is_fixed:
+            return self._sums.is_over(now)
+        return self._pace.may_close(now) and not self._isolation.is_awaited() and self._sums.is_over(now)
 
     def close_step(
         self, trigger: Literal[Trigger.STEP_OVER, Trigger.ROUND_OVER, Trigger.CUT_SHORT], now: float
@@ -190,6 +203,7 @@ class RoundCycle:
         """Close the present step with what has come."""
         state, t, step = self._state, self._state.round.index, self._state.round.step
         closed = self._pace.close_step()
+        self._sums.step_closes()
         self._isolation.step_closes(closed.with_neighbors)
         for arrival in closed.unused:
             state.answer(arrival, Outcome.UNUSED)
@@ -246,6 +260,8 @@ class RoundCycle:
         }
         if state.budget is not None:
             fields["epsilon"] = state.budget.spent
+        if state.sums is not None and state.plan.steps:
+            fields["summed"] = self._sums.members()
         state.emit(do.Record("round", fields | self._counted.since_last() | notes.as_fields()))
         saves = state.plan.saves
         state.enter_round(state.round.index + 1)

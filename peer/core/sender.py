@@ -15,11 +15,13 @@ from peer.core import events as ev
 from peer.core.agreement import Agreement
 from peer.core.contacts import DUE_AT_ONCE, Contacts
 from peer.core.decisions import AlgorithmState, Offer
+from peer.core.encoding import MASKED
 from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select, Statistics
 from peer.core.neighbor import Message, Neighbor, RoundStep
 from peer.core.pace import Pace
 from peer.core.plan import RoundPlan
 from peer.core.state import State
+from peer.core.sums import Summing
 
 SILENT_SHARE = 0.5  # of the time since a push began it must have waited: not all of it, as it first sent
 
@@ -55,11 +57,12 @@ class OpenOffers:
 class Sender:
     """Delivers each message at least once to each neighbor that can be reached."""
 
-    def __init__(self, state: State, pace: Pace, contacts: Contacts, agreement: Agreement) -> None:
+    def __init__(self, state: State, pace: Pace, contacts: Contacts, agreement: Agreement, sums: Summing) -> None:
         self._state = state
         self._pace = pace
         self._contacts = contacts
         self._agreement = agreement
+        self._sums = sums
         self._patience_s = state.constants.retry_after_suspicions * state.manifest.timeouts.suspicion_s
         self._unannounced: RoundPlan | None = None  # its selection waits for the last checkpoint
         self._open: tuple[OpenOffers, ...] = ()  # of rounds whose snapshots are kept
@@ -179,7 +182,8 @@ class Sender:
             neighbor = state.neighbors[n]
             if not self._pace.waits:
                 neighbor.outbox.supersede(round_step[0])
-            has_selection = selected is not None and round_step[1] == 0 and n in plan.receivers
+            # A selection that announces a sum does not say whether a model follows.
+            has_selection = selected is not None and round_step[1] == 0 and n in plan.receivers and state.sums is None
             if not offers and not has_selection:
                 self._post_pass(neighbor, round_step, numbers if n in plan.up else NO_NUMBERS)
             self._post_models(neighbor, offers, round_step)
@@ -191,7 +195,7 @@ class Sender:
     def _offers(self, decided: AlgorithmState, neighbor: Neighbor) -> tuple[Offer, ...]:
         state, round_step = self._state, self._state.round.current
         select = self._pace.selection_of(neighbor, round_step[0])
-        if neighbor.id not in state.plan.receivers or not self._takes(select):
+        if neighbor.id not in state.plan.receivers or not self._takes(select) or not self._sums.offers_to(neighbor.id):
             return ()
         return state.algorithm.offers(decided, *round_step, neighbor.id, select)
 
@@ -211,9 +215,9 @@ class Sender:
                 neighbor.outbox.post(Pass(state.peer_id, state.incarnation, round_index, step))
 
     def offer_after_selection(self, neighbor: Neighbor) -> None:
-        """Offer the models that a selection calls for which came after our offers went out."""
+        """Offer the models that a selection calls for which came after our offers went out; a sum is over then."""
         state = self._state
-        for offers in self._open:
+        for offers in self._open if state.sums is None else ():
             if neighbor.id in offers.offered_to or offers.round_step[0] < state.round.index - 1:
                 continue  # offered before, or the snapshot is freed
             select = self._pace.selection_of(neighbor, offers.round_step[0])
@@ -237,7 +241,8 @@ class Sender:
                 sample_count=offer.sample_count,
                 mass=offer.mass,
                 size_bytes=state.model_bytes,
-                encoding=state.manifest.encoding,
+                encoding=state.manifest.encoding if state.sums is None else MASKED,
                 numbers=offer.numbers,
+                shares=self._sums.shares(neighbor.id, round_step[0]),
             )
             neighbor.outbox.post(header)

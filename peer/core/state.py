@@ -22,6 +22,7 @@ from peer.core.plan import Planner
 from peer.core.privacy_budget import NOTHING, PrivacyBudget
 from peer.core.sites import Sites
 from peer.core.stages import Stage, Trigger, may_take, next_stage
+from peer.core.sum_parts import SumParts
 
 NOT_BEGUN = float("-inf")
 ORDERED_SHARE = 0.75  # of the time until the round deadline: in the rest, models are folded out of order
@@ -108,6 +109,7 @@ class State:
         resume: the ``state`` of the last checkpoint.
         sites: the numbers that all sites must agree on before the first round; None: there are none.
         budget: of privacy; None: the run has none.
+        sums: the secrets of secure sums; None: the run has none.
         constants: of the protocol; only tests and benchmarks give others.
     """
 
@@ -123,6 +125,7 @@ class State:
         resume: dict[str, Any] | None = None,
         sites: Sites | None = None,
         budget: PrivacyBudget | None = None,
+        sums: SumParts | None = None,
         constants: Constants = DEFAULTS,
     ) -> None:
         self.peer_id = peer_id
@@ -134,6 +137,7 @@ class State:
         self.model_bytes = model_bytes
         self.sites = sites
         self.budget = budget
+        self.sums = sums
         self.algorithm_state = algorithm_state or AlgorithmState()
         timeouts = self.manifest.timeouts
         self.neighbors = {n: Neighbor(n, Liveness(timeouts), Outbox(peer_id, n)) for n in graph.neighbors(peer_id)}

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from coordinator_free_bootstrap import Compared, Graph, canonical_json, digest
-from coordinator_free_bootstrap.errors import CheckpointCorrupt, ConfigError, ConfigProblem, GraphError, Option
+from coordinator_free_bootstrap.errors import (
+    CheckpointCorrupt,
+    ConfigError,
+    ConfigProblem,
+    GraphError,
+    LocalProtocolError,
+    Option,
+)
 from coordinator_free_bootstrap.handshake import told
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.meaning import with_algorithm
@@ -21,7 +28,7 @@ from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.checkpoint import Checkpoint
 from peer.core.constants import DEFAULTS, Constants
-from peer.core.encoding import ModelFormat
+from peer.core.encoding import MASKED, ModelFormat
 from peer.core.engine import Engine
 from peer.core.messages import WIRE_VERSION, Numbers
 from peer.core.model_store import SPARE_BUFFERS_MAX, ModelStore
@@ -29,6 +36,7 @@ from peer.core.part import TravellingPart
 from peer.core.schema import Schema
 from peer.core.sites import Sites
 from peer.core.state import State
+from peer.core.sum_parts import SumParts
 from peer.host.host import PeerHost
 from peer.host.private import private_parts
 
@@ -63,6 +71,7 @@ def build_host(
     spare_buffers: int = SPARE_BUFFERS_MAX,
     constants: Constants = DEFAULTS,
     scaling: SharedScaling | None = None,
+    sums: SumParts | None = None,
 ) -> PeerHost:
     """Return a peer in the state of a checkpoint, or a new one.
 
@@ -77,6 +86,7 @@ def build_host(
         spare_buffers: model buffers kept for reuse; many hosts in one process can do without.
         constants: of the protocol; only tests and benchmarks give others.
         scaling: the learner's part in shared scaling; None: the run has none.
+        sums: the secrets of secure sums, where ``run.secure_sum`` is set; of this incarnation alone.
 
     Raises:
         ConfigError: the manifest's options or limits do not fit, or the checkpoint has more rounds than the run.
@@ -89,7 +99,12 @@ def build_host(
         fix = "Make a graph file with more: peer graph next --rounds."
         raise ConfigError(ConfigProblem("run.rounds", done, str(manifest.rounds), fix))
     algorithm = algorithm_for(graph, peer_id)
-    model_format = ModelFormat(algorithm.travelling(manifest, learner.schema), manifest.encoding)
+    if (sums is None) != (manifest.secure_sum is None):
+        raise LocalProtocolError(
+            f"run.secure_sum is {manifest.secure_sum}, and the peer has {'no' if sums is None else 'the'} secrets of it"
+        )
+    encoding = manifest.encoding if sums is None else MASKED
+    model_format = ModelFormat(algorithm.travelling(manifest, learner.schema), encoding)
     _check_model_size(algorithm, model_format)
     _check_kept_memory(algorithm, model_format.schema)
     check_abilities(algorithm, learner)
@@ -138,6 +153,7 @@ def build_host(
             resume=checkpoint.state if checkpoint else None,
             sites=_sites(peer_id, graph, algorithm, scaling, checkpoint),
             budget=private.budget if private else None,
+            sums=sums,
             constants=constants,
         )
     )

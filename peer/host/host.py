@@ -42,6 +42,7 @@ from peer.core.messages import (
     PullRequest,
     Select,
     Statistics,
+    SumMessage,
 )
 from peer.core.metric import Metric, MetricRecord
 from peer.core.stages import Stage
@@ -99,7 +100,7 @@ class PeerHost:
         self.workspace = workspace
         self.format = model_format
         self.sending = Sending(engine.state, algorithm, workspace, model_format, published)
-        self.receiving = Receiving(algorithm, workspace, model_format, clock)
+        self.receiving = Receiving(algorithm, workspace, model_format, clock, engine.state.sums)
         self.manifest = engine.state.manifest
         self.peer_id = engine.state.peer_id
         self.scaling = scaling
@@ -254,8 +255,18 @@ class PeerHost:
             neighbors=self.state.neighbors,
             last_incarnation=last_incarnation,
             removed={each.id for each in self.state.graph.removed},
-            one_graph=self.algorithm.needs_one_graph or self.manifest.edges == "one",  # the coloring is of all edges
-        )
+            one_graph=self._needs_one_graph,
+        ) or self._problem_of_key(theirs)
+
+    @property
+    def _needs_one_graph(self) -> bool:
+        """Whether peers with other edges exchange nothing: a coloring is of all edges, a sum of a neighbor's neighbors."""
+        return self.algorithm.needs_one_graph or self.manifest.edges == "one" or self.state.sums is not None
+
+    def _problem_of_key(self, theirs: Hello) -> Refusal | None:
+        """Note the key of secure sums in a hello that is acceptable otherwise; return why it is not."""
+        sums = self.state.sums
+        return None if sums is None else sums.meets(theirs.sender, theirs.incarnation, theirs.sum_key)
 
     def _learn_classes(self, hello: Hello) -> None:
         """Take over the classes that a neighbor knows of, to name them in refusals and to tell other neighbors."""
@@ -305,7 +316,7 @@ class PeerHost:
         )
 
     def answer_control(self, message: Control) -> Refusal | None:
-        """Take a selection, a pass or the numbers of sites.
+        """Take a selection, a pass, the numbers of sites or what opens a sum.
 
         Raises:
             RemoteProtocolError: SHUTTING_DOWN.
@@ -321,6 +332,8 @@ class PeerHost:
                 self.post(ev.PassReceived(message))
             case Statistics():
                 self.post(ev.StatisticsReceived(message))
+            case SumMessage():
+                self.post(ev.SumReceived(message))
         return None
 
     def heartbeat_of(self, sender: int) -> Heartbeat:
@@ -385,7 +398,8 @@ class PeerHost:
         slots = self.algorithm.slots
         if rejection is None and not 0 <= request.slot < slots:
             rejection = Refusal(RefusalCode.SLOT_OUT_OF_RANGE, f"slot {request.slot} of {slots} pulled")
-        return self.sending.present(request.slot) if rejection is None else self._reject(request.sender, rejection)
+        answer = self.sending.present(request.slot) if rejection is None else rejection
+        return self._reject(request.sender, answer) if isinstance(answer, Refusal) else answer
 
     def drop_snapshots(self, before_round: int) -> None:
         """Free the snapshots and payloads of earlier rounds, and pulled models that were not adopted."""
@@ -399,6 +413,8 @@ class PeerHost:
         if self.scaling is not None:
             self.scaling.apply()
         self._guard.begin(effect)
+        if effect.kind == "close":
+            self.sending.publish(effect.round_index + 1, self.receiving.open_sum())
         done = perform(effect, self.algorithm, self.workspace, self._clock)
         done, line = self._guard.check(effect, done)
         if line is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from peer.algorithms.base import Algorithm
@@ -19,6 +20,7 @@ from peer.core.deltas import DeltaReceiver
 from peer.core.encoding import DELTAS, ModelFormat, Payload, decode
 from peer.core.messages import ModelHeader
 from peer.core.model_tests import drawn
+from peer.core.sum_parts import SumParts
 
 
 class Receiving:
@@ -29,16 +31,24 @@ class Receiving:
         workspace: with the models.
         model_format: of what arrives.
         clock: monotonic seconds, only to time folds.
+        sums: the secrets of secure sums; None: the run has none.
     """
 
     def __init__(
-        self, algorithm: Algorithm, workspace: Workspace, model_format: ModelFormat, clock: Callable[[], float]
+        self,
+        algorithm: Algorithm,
+        workspace: Workspace,
+        model_format: ModelFormat,
+        clock: Callable[[], float],
+        sums: SumParts | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._workspace = workspace
         self._screening = workspace.manifest.screening
         self._format = model_format
         self._clock = clock
+        self._sums = sums
+        self._total: NDArray[np.uint32] | None = None  # of the masked models of the round
         self._bases = DeltaReceiver(model_format.schema)
         self._own_norms: dict[int, float] = {}  # squared norms and models at the start of the round, for screening
         self._centers: dict[int, Vector] = {}
@@ -46,6 +56,7 @@ class Receiving:
 
     def begin_round(self) -> None:
         """Note the models at the start of a round: norm bound and clipping compare arrivals with them."""
+        self._total = None
         models, slots = self._workspace.models, range(self._algorithm.slots)
         if self._screening.norm_bound is not None:
             self._own_norms = {slot: norm_squared(models.part.of(models.model(slot))) for slot in slots}
@@ -62,7 +73,7 @@ class Receiving:
     def rejects_header(self, header: ModelHeader) -> Refusal | None:
         """Return why a header cannot be right: its encoding, size or base."""
         form = self._format
-        if header.encoding not in (form.encoding, form.whole):
+        if header.encoding != form.encoding and not (form.uses_deltas and header.encoding == form.whole):
             reason = f"encoding: expected {form.encoding}, that of the run, got {header.encoding!r}"
             return Refusal(RefusalCode.WRONG_ENCODING, reason)
         expected = form.model_bytes if header.encoding == form.encoding else form.whole_bytes
@@ -88,6 +99,8 @@ class Receiving:
     def screen(self, arrival: Arrival) -> Refusal | None:
         """Return why a complete model is not taken: its values, its norm, or the algorithm's own check."""
         header, known_norm = arrival.header, arrival.norm_squared
+        if self._format.is_masked:
+            return None  # no value says anything before the sum is opened
         if known_norm is not None and self.screens_by_norm():
             return check_norm(known_norm, 0.0, None)
         try:
@@ -107,6 +120,10 @@ class Receiving:
             LocalProtocolError: the algorithm keeps more arrivals than it says.
         """
         began = self._clock()
+        if self._format.is_masked:
+            self._add(effect.arrival)
+            self._fold_seconds += self._clock() - began
+            return
         models, arrivals = self._workspace.models, self._workspace.arrivals
         header, model = effect.arrival.header, self._model_of(effect.arrival)
         effect.arrival.drop()
@@ -133,6 +150,26 @@ class Receiving:
         if effect.targets and model.flags.writeable:
             models.release_buffer(model)
         self._fold_seconds += self._clock() - began
+
+    def _add(self, arrival: Arrival) -> None:
+        """Add a masked model to those of the round."""
+        values = arrival.buffer.view("<u4")
+        if self._total is None:
+            self._total = values if values.flags.writeable else values.copy()
+        else:
+            np.add(self._total, values, out=self._total)
+        arrival.drop()
+        self._workspace.arrivals.append(FoldedArrival(arrival.header, None))
+
+    def open_sum(self) -> Vector | None:
+        """Fold the mean of the round's masked models, and return it, float32 [d]; None if their sum is not to be opened."""
+        total, self._total, sums = self._total, None, self._sums
+        if total is None or sums is None or not sums.is_open or sums.members is None:
+            return None
+        algorithm = self._algorithm
+        mean = sums.opened(total, algorithm.weights_at(algorithm.peer_id))
+        self._workspace.models.fold(0, mean, sum(algorithm.mixing_weight(n) for n in sums.members))
+        return mean
 
     def _is_tested(self, header: ModelHeader) -> bool:
         space = self._workspace

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator_free_bootstrap.errors import Refusal
+import numpy as np
+
+from coordinator_free_bootstrap.errors import DivergedError, Refusal, RefusalCode
 from peer.algorithms.base import Algorithm
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
@@ -42,6 +44,7 @@ class Sending:
         self._format = model_format
         self._payloads: dict[SnapshotKey, Payload] = {}
         self._feedback: dict[int, ErrorFeedback] = {}
+        self._summed: tuple[int, Vector] | None = None  # the last sum's mean, and the round that it began
         self._sent = (
             DeltaSender(model_format.schema, model_format.encoding, published) if model_format.uses_deltas else None
         )
@@ -54,8 +57,22 @@ class Sending:
         for slot in effect.slots:
             key = SnapshotKey(effect.round_index, effect.step, slot)
             models.take_snapshot(key, self._algorithm.outgoing(self._workspace, slot))
+            self._require_in_range(key, models.get_snapshot(key))
             if self._sent is not None:
                 self._sent.offer(key, models.get_snapshot(key), self._only_receiver())
+
+    def _require_in_range(self, key: SnapshotKey, model: Vector) -> None:
+        """Check that a model fits a secure sum.
+
+        Raises:
+            DivergedError: a value is too large for it.
+        """
+        bound = self._state.manifest.secure_sum
+        if bound is not None and not (largest := float(np.abs(model).max(initial=0.0))) <= bound:
+            raise DivergedError(
+                f"peer {self._state.peer_id}, round {key.round_index}: expected values of at most {bound:g}, run.secure_sum, in "
+                f"a model that is summed, got {largest:g}. Raise the key, or keep such tensors back (run.private_parameters)."
+            )
 
     def _only_receiver(self) -> int | None:
         """Return the neighbor that gets this round's models where a round has one edge, else None."""
@@ -84,6 +101,10 @@ class Sending:
             LocalProtocolError: the snapshot is dropped, or was never taken.
         """
         key = SnapshotKey(header.round_index, header.step, header.slot)
+        if (sums := self._state.sums) is not None:
+            snapshot, weights = self._workspace.models.get_snapshot(key), self._algorithm.weights_at(neighbor)
+            masked = sums.masked(neighbor, header.round_index, weights, snapshot)
+            return lambda: (header, masked().view(np.uint8))
         if (payload := self._payloads.get(key)) is not None:
             return lambda: (header, payload)
         snapshot, sent = self._workspace.models.get_snapshot(key), self._sent
@@ -110,13 +131,29 @@ class Sending:
 
     # ---- pulls ----------------------------------------------------------------------------------------------------------
 
-    def present(self, slot: int) -> tuple[ModelHeader, Callable[[], Payload]]:
-        """Return the present model of one slot for a neighbor that catches up: what the algorithm publishes, encoded on call."""
-        state = self._state
+    def publish(self, round_index: int, mean: Vector | None) -> None:
+        """Let neighbors that catch up have the mean of a sum, float32 [d], as the model of a round; None: none was opened."""
+        if mean is not None:
+            self._summed = round_index, mean
+
+    def present(self, slot: int) -> tuple[ModelHeader, Callable[[], Payload]] | Refusal:
+        """Return the present model of one slot for a neighbor that catches up: what the algorithm publishes, encoded on call.
+
+        With secure sums it is the mean of the last sum, which has nothing of this peer's own model; there may be none yet.
+        """
+        state, part = self._state, self._workspace.models.part
+        if state.sums is None:
+            model, round_index = part.of(self._algorithm.published(self._workspace, slot)), state.round.index
+        elif self._summed is not None:
+            round_index, model = self._summed
+        else:
+            return Refusal(
+                RefusalCode.NO_BASE, "no sum was opened since this peer started; ask another neighbor, or later"
+            )
         header = ModelHeader(
             sender=state.peer_id,
             incarnation=state.incarnation,
-            round_index=state.round.index,
+            round_index=round_index,
             step=0,
             slot=slot,
             index=0,
@@ -126,7 +163,4 @@ class Sending:
             size_bytes=self._format.whole_bytes,
             encoding=self._format.whole,
         )
-        part = self._workspace.models.part
-        return header, lambda: encode(
-            part.of(self._algorithm.published(self._workspace, slot)), self._format.schema, self._format.whole
-        )
+        return header, lambda: encode(model, self._format.schema, self._format.whole)

@@ -137,8 +137,8 @@ class SimulatedPeer:
 
     def _sent(self, header: ModelHeader, payload: Payload) -> Sent:
         data = np.frombuffer(view_of(payload), np.uint8)
-        if header.base:
-            return Sent(data, None, None)  # each receiver adds it to its own base
+        if header.base or self.host.format.is_masked:
+            return Sent(data, None, None)  # each receiver adds it to its own base, or its sum
         key = SnapshotKey(header.round_index, header.step, header.slot)
         if key not in self.sent:
             for old in [old for old in self.sent if old.round_index < header.round_index - 1]:

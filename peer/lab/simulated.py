@@ -7,6 +7,7 @@ that are still equal, once), and what is under way in a round.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from coordinator_free_bootstrap.errors import ConfigProblem, ShardError
 from coordinator_free_bootstrap.meaning import first_refusal, goal
 from peer.algorithms.registry import algorithm_for
 from peer.core import effects as do
+from peer.core.sum_parts import SumParts
 from peer.host import InitialModels, build_host
 from peer.lab.interrupts import Interrupts
 from peer.lab.network import SimulatedPeer, VirtualNetwork, perform_in_turn
@@ -234,6 +236,7 @@ def simulated_peers(
             initial=initial,
             spare_buffers=0,
             scaling=learner.scaling,
+            sums=sums_of(peer_id, graph),
         )
         peer = network.add(host)
         host.workspace.should_stop = peer.should_stop
@@ -244,6 +247,16 @@ def simulated_peers(
     ):
         raise ShardError(ConfigProblem("shards", "data of one meaning at all peers", unlike.reason))
     return network.peers
+
+
+def sums_of(peer_id: int, graph: Graph) -> SumParts | None:
+    """Return the secrets of a peer for secure sums; None in a run without. One process has nobody to sign for."""
+    if graph.manifest.secure_sum is None:
+        return None
+    from peer.secure_sum.keys import Unsigned  # here: other simulations need no cryptography
+    from peer.secure_sum.sums import SecureSums
+
+    return SecureSums(peer_id, graph, Unsigned(), os.urandom)
 
 
 def clients_of_a_server(graph: Graph, settings: SimulatedSettings) -> dict[int, SimulatedPeer]:

@@ -44,6 +44,8 @@ def of_graph(
             )
     yield Verdict("plaintext", policy.plaintext or not plaintext, "TLS", "--insecure" if plaintext else "TLS")
     yield from _of_privacy(policy, run)
+    if policy.secure_sums:
+        yield Verdict("secure_sums", run.secure_sum is not None, "run.secure_sum to be set", _shown(run.secure_sum))
     if policy.samples_min is not None:
         yield Verdict("samples_min", None, f"{policy.samples_min} training samples or more", AT_START)
     if policy.bytes_a_day is not None:

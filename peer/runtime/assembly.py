@@ -14,6 +14,7 @@ from coordinator_free_bootstrap.errors import Option
 from coordinator_free_bootstrap.meaning import goal
 from coordinator_free_bootstrap.rates import check_limits, parse_rate, problems_of
 from peer.algorithms.registry import algorithm_for
+from peer.core.sum_parts import SumParts
 from peer.host import PeerHost, build_host
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
@@ -108,8 +109,14 @@ class Assembled:
     notes: list[str] = field(default_factory=list)
 
 
-def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
+def assemble(peer_id: int, graph: Graph, settings: LocalSettings, sums: SumParts | None = None) -> Assembled:
     """Return a peer in its last persisted state, or a new one.
+
+    Args:
+        peer_id: a node of the graph.
+        graph: of the run.
+        settings: of this device.
+        sums: the secrets of secure sums, where the run has them.
 
     Raises:
         GraphError: the graph has no such peer.
@@ -153,7 +160,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     lock = StateLock(settings.state_dir)
     lock.acquire()
     try:
-        return _with_state(peer_id, graph, settings, task, learner, directory, lock)
+        return _with_state(peer_id, graph, settings, task, learner, directory, lock, sums)
     except BaseException:
         lock.release()
         raise
@@ -167,6 +174,7 @@ def _with_state(
     learner: TorchLearner,
     directory: StateDir,
     lock: StateLock,
+    sums: SumParts | None,
 ) -> Assembled:
     """Return a peer in the state of its directory, which is locked."""
     checkpoints, run = state_files(directory, peer_id, graph, learner)
@@ -181,7 +189,9 @@ def _with_state(
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
     kept = algorithm.held + bool(learner.count("validation"))  # the model of the best round beside them
     require_memory(kept, learner.schema.size)
-    host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic, scaling=learner.scaling)
+    host = build_host(
+        peer_id, graph, learner, incarnation, saved, clock=time.monotonic, scaling=learner.scaling, sums=sums
+    )
     write_best(host, directory, host.workspace.best)  # of the checkpoint; rounds after it are undone
     if settings.policy is not None:
         settings.policy.admit(of_host(settings.policy, host))

@@ -76,6 +76,9 @@ class Policy(_PolicyTable):
     epsilon_max: float | None = Field(None, gt=0, description="largest limit of epsilon in run.privacy")
     delta_max: float | None = Field(None, gt=0, lt=1, description="largest run.privacy.delta")
     noise_min: float | None = Field(None, gt=0, description="least noise multiplier of run.privacy")
+    secure_sums: bool = Field(
+        False, description="only runs in which neighbors read sums of models: run.secure_sum is set"
+    )
     bytes_a_day: int | None = Field(None, ge=1, description="most bytes that the peer sends in a day of this machine")
     hours: Annotated[list[str], AfterValidator(_hours)] | None = Field(
         None,

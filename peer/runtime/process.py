@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import DivergedError, PeerError, PolicyError, StorageError
+from coordinator_free_bootstrap.errors import (
+    ConfigError,
+    ConfigProblem,
+    DivergedError,
+    Option,
+    PeerError,
+    PolicyError,
+    StorageError,
+)
 from coordinator_free_bootstrap.extras import missing_package, named_packages
 from peer import failpoints
 from peer.identity.expiry import ending_soon
@@ -24,6 +32,7 @@ from peer.runtime.results import exit_code_of, outcome_of, write_results
 from peer.runtime.signals import Signals
 from peer.runtime.slow_start import log_while
 from peer.runtime.world import AsyncioWorld
+from peer.secure_sum.sums import SecureSums
 from peer.store.state_dir import StateDir
 from peer.store.system import require_unix
 from peer.wire.address import require_own_address
@@ -90,7 +99,7 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
             require_own_address(peer_id, own, settings.options["listen"] or own)
         loading = log_while("loading the task, its data and the state directory")
         with memory_errors(), named_packages(), loading, refusals_audited(settings):
-            world = AsyncioWorld(assemble(peer_id, graph, settings), tls)
+            world = AsyncioWorld(assemble(peer_id, graph, settings, secure_sums(peer_id, graph, tls)), tls)
     except PeerError:
         _tell_state(settings, "failed")
         raise
@@ -238,6 +247,21 @@ def transport_security(peer_id: int, graph: Graph, settings: LocalSettings) -> M
         log.warning("plaintext: anyone with access to this port can read and forge models")
         return None
     return load_tls(graph, peer_id, key_files(peer_id, settings), certs=settings.path("certs"), ca=settings.path("ca"))
+
+
+def secure_sums(peer_id: int, graph: Graph, tls: MutualTls | None) -> SecureSums | None:
+    """Return the secrets of a peer for secure sums, new at each start; None in a run without.
+
+    Raises:
+        ConfigError: plaintext.
+        IdentityError: the graph file lacks a certificate.
+    """
+    if graph.manifest.secure_sum is None:
+        return None
+    if tls is None:
+        expected = f"null with {Option('insecure')}, as the masks are agreed on with pinned keys"
+        raise ConfigError(ConfigProblem("run.secure_sum", expected, f"{graph.manifest.secure_sum:g}", "Run with keys."))
+    return SecureSums(peer_id, graph, tls.signer(), os.urandom)
 
 
 def key_files(peer_id: int, settings: LocalSettings) -> KeyFiles:

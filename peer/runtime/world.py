@@ -108,7 +108,7 @@ class AsyncioWorld:
         self._fold = ThreadPoolExecutor(1, "fold")
         self._disk = ThreadPoolExecutor(1, "disk")
         # A hop to the fold thread and back takes longer than to fold a small model, or to take a view of one.
-        self._views = self.manifest.encoding == "float32"
+        self._views = self.host.format.encoding == "float32"
         small = self.host.format.whole_bytes <= SMALL_BYTES
         self._folds_here = self._views and small and self.host.receiving.screens_by_norm()
         self._wire_bytes_before = 0

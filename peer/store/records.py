@@ -287,6 +287,10 @@ class RoundFields(PrivacyField, total=False):
             ),
         ),
     ]
+    summed: Annotated[
+        PeerIds | None,
+        observable("with `run.secure_sum`: ids of neighbors in the sum of the round; none if it could not be opened"),
+    ]
     rejected: Annotated[dict[Word, Count] | None, Entry("complete arrivals that failed screening, by refusal code")]
     neighbors_alive: Annotated[Count | None, observable("when the round closed", "neighbors")]
     resumed_steps: Annotated[

@@ -33,6 +33,7 @@ from peer.core.messages import (
     PushReply,
     Select,
     Statistics,
+    SumMessage,
 )
 from peer.wire import convert, frames
 from peer.wire.access import refusal_of
@@ -176,11 +177,13 @@ class NeighborLink:
         return convert.unpack_acknowledgement(await self._ask("Heartbeat", convert.pack_heartbeat(heartbeat)))
 
     async def control(self, message: Control) -> Refusal | None:
-        """Send a selection, a pass or the numbers of sites; return the neighbor's refusal."""
+        """Send a selection, a pass, the numbers of sites or what opens a sum; return the neighbor's refusal."""
         if isinstance(message, Select):
             reply = await self._ask("Select", convert.pack_select(message))
         elif isinstance(message, Statistics):
             reply = await self._ask("Statistics", convert.pack_statistics(message))
+        elif isinstance(message, SumMessage):
+            reply = await self._ask("Sum", convert.pack_sum(message))
         else:
             reply = await self._ask("Pass", convert.pack_pass(message))
         return convert.unpack_acknowledgement(reply)

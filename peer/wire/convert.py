@@ -27,6 +27,7 @@ from peer.core.messages import (
     HelloReply,
     ModelHeader,
     Numbers,
+    Opening,
     Outcome,
     Pass,
     Phase,
@@ -34,6 +35,7 @@ from peer.core.messages import (
     PushReply,
     Select,
     Statistics,
+    SumMessage,
 )
 from peer.wire.frames import Frame
 from peer.wire.generated import peer_pb2
@@ -45,6 +47,8 @@ DIGEST_CHARS_MAX = 128  # SHA-512 in hex
 MANIFEST_CHARS_MAX = 1 << 20
 REASON_CHARS_MAX = 4096
 PADDING_BYTES_MAX = 1 << 20
+# Of secure sums of 500 peers, the most of a graph file: 122 bytes and more of a key, 48 of a share, 32 of an opened one.
+SUM_KEY_BYTES_MAX, ROSTER_BYTES_MAX, SHARES_BYTES_MAX, SUM_BYTES_MAX = 256, 1 << 17, 1 << 15, 1 << 15
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.05, 60.0
 
 M = TypeVar("M", bound=Message)
@@ -119,6 +123,7 @@ def unpack_select(data: bytes) -> Select:
         selected=_count(message, "selected", low=-1),
         numbers=_numbers(message, NUMBERS_MAX),
         declines=message.declines,
+        roster=_bytes(message, "roster", ROSTER_BYTES_MAX),
     )
 
 
@@ -155,6 +160,23 @@ def pack_statistics(message: Statistics) -> bytes:
     return _message(peer_pb2.StatisticsRequest, message).SerializeToString()
 
 
+def unpack_sum(data: bytes) -> SumMessage:
+    """Read a SumRequest; raises RemoteProtocolError MALFORMED."""
+    message = parse(peer_pb2.SumRequest, data)
+    return SumMessage(
+        sender=message.sender,
+        incarnation=message.incarnation,
+        round_index=_count(message, "round_index"),
+        kind=_choice(message, "kind", Opening, RefusalCode.MALFORMED),
+        data=_bytes(message, "data", SUM_BYTES_MAX),
+    )
+
+
+def pack_sum(message: SumMessage) -> bytes:
+    """Write a SumRequest."""
+    return _message(peer_pb2.SumRequest, message).SerializeToString()
+
+
 def unpack_acknowledgement(data: bytes) -> Refusal | None:
     """Read an Acknowledgement as refusal; None: accepted; raises RemoteProtocolError MALFORMED."""
     return _refusal(parse(peer_pb2.Acknowledgement, data))
@@ -187,6 +209,7 @@ def read_header(message: peer_pb2.ModelHeader) -> ModelHeader:
         encoding=_choice(message, "encoding", _Encoding, RefusalCode.WRONG_ENCODING).value,
         base=message.base,
         numbers=_numbers(message, HEADER_NUMBERS_MAX),
+        shares=_bytes(message, "shares", SHARES_BYTES_MAX),
     )
 
 
@@ -303,6 +326,7 @@ class _Encoding(StrEnum):
     DELTA_INT8 = "delta_int8"
     DELTA_TOP10 = "delta_top10"
     DELTA_TOP1 = "delta_top1"
+    MASKED = "masked"
 
 
 def _hello(message: peer_pb2.HelloRequest) -> Hello:
@@ -321,6 +345,7 @@ def _hello(message: peer_pb2.HelloRequest) -> Hello:
         seen_incarnation=message.seen_incarnation,
         meaning=_text(message, "meaning", MEANING_CHARS_MAX),
         continues=_texts(message, "continues", REVISIONS_TOLD, DIGEST_CHARS_MAX),
+        sum_key=_bytes(message, "sum_key", SUM_KEY_BYTES_MAX),
     )
 
 
@@ -331,12 +356,14 @@ def _message(kind: type[M], value: Any) -> M:
         fields["numbers"] = fields["numbers"].data
     if "phase" in fields:
         fields["phase"] = _number(peer_pb2.Phase, fields["phase"])
+    if "kind" in fields:
+        fields["kind"] = _number(peer_pb2.Opening, fields["kind"])
     if "encoding" in fields:
         fields["encoding"] = _number(peer_pb2.Encoding, fields["encoding"])
     return _build(kind, **fields)
 
 
-def _build(kind: type[M], **fields: Any) -> M:
+def _build(kind: type[M], /, **fields: Any) -> M:
     """Make an outgoing message; raises LocalProtocolError for a value that does not fit its field."""
     try:
         return kind(**fields)
@@ -368,6 +395,13 @@ def _texts(message: Message, field: str, most: int, chars_max: int) -> tuple[str
     if len(values) > most or any(len(value) > chars_max for value in values):
         raise _wrong(message, field, f"{len(values)} texts", f"at most {most} texts of {chars_max} characters")
     return values
+
+
+def _bytes(message: Message, field: str, most: int) -> bytes:
+    value: bytes = getattr(message, field)
+    if len(value) > most:
+        raise _wrong(message, field, f"{len(value)} bytes", f"at most {most} bytes")
+    return value
 
 
 def _numbers(message: Any, most: int) -> Numbers:

@@ -35,6 +35,7 @@ from coordinator_free_bootstrap.handshake import was_removed
 from peer.identity.certificates import Certificate
 from peer.identity.expiry import last_end
 from peer.identity.files import KeyFiles, KeyPair, load_key_pair, read_file
+from peer.identity.sum_keys import PinnedSigner
 from peer.wire.address import dialed, listened
 from peer.wire.calls import Context
 from peer.wire.ports import why_not_bound
@@ -111,6 +112,15 @@ class MutualTls:
     def fingerprint(self) -> str:
         """Of the own key."""
         return self._pair.certificate.fingerprint
+
+    def signer(self) -> PinnedSigner:
+        """Return what signs with the own key, of a peer.
+
+        Raises:
+            IdentityError: the graph file has not the certificates that this needs.
+        """
+        assert isinstance(self._subject, int)  # observers sum nothing
+        return PinnedSigner(self._graph, self._subject, self._pair)
 
     def channel(self, neighbor: int) -> SecureChannel:
         """Return the credentials of a channel to a neighbor, which trust that neighbor's certificate alone."""

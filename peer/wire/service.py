@@ -72,6 +72,7 @@ class PeerServicer:
             "Select": unary(self.select),
             "Pass": unary(self.pass_),
             "Statistics": unary(self.statistics),
+            "Sum": unary(self.sum),
             "PushModel": unary(self.push),
             "PullModel": stream(self.pull),
             "Status": unary(self.status),
@@ -103,6 +104,10 @@ class PeerServicer:
     async def statistics(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Take the numbers of sites."""
         return await self._acknowledge(context, convert.unpack_statistics, self._handler.control)
+
+    async def sum(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
+        """Take what opens a secure sum."""
+        return await self._acknowledge(context, convert.unpack_sum, self._handler.control)
 
     async def push(self, _requests: AsyncIterator[bytes], context: Context) -> bytes:
         """Take one model."""

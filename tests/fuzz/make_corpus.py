@@ -19,11 +19,13 @@ from peer.core.messages import (
     HelloReply,
     ModelHeader,
     Numbers,
+    Opening,
     Pass,
     Phase,
     PullRequest,
     Select,
     Statistics,
+    SumMessage,
 )
 from peer.identity.certificates import make_certificate
 from peer.wire import convert, frames
@@ -41,6 +43,7 @@ def seeds() -> dict[str, list[bytes]]:
         convert.pack_select(Select(1, 7, 0, 1, Numbers.of(1.0, 2.0))),
         convert.pack_pass(Pass(1, 7, 0, 0)),
         convert.pack_statistics(Statistics(1, 7, Numbers.of(1, 2.0))),
+        convert.pack_sum(SumMessage(1, 7, 0, Opening.REVEALS, b"tag and what follows")),
         convert.pack_acknowledgement(Refusal(RefusalCode.NO_HANDSHAKE, "why")),
         convert.pack_push_reply(Refusal(RefusalCode.NON_FINITE, "why")),
         convert.pack_pull(PullRequest(1, 7, 1)),

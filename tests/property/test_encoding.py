@@ -20,11 +20,13 @@ from peer.core.messages import (
     HelloReply,
     ModelHeader,
     Numbers,
+    Opening,
     Pass,
     Phase,
     PullRequest,
     Select,
     Statistics,
+    SumMessage,
 )
 from peer.core.schema import Schema, TensorSpec
 from peer.wire import convert, frames
@@ -212,12 +214,14 @@ HELLO = Hello(
     phase=Phase.RUNNING,
     seen_incarnation=5,
     continues=("c" * 64, "d" * 64),
+    sum_key=b"k",
 )
 HEARTBEAT = Heartbeat(2, 7, 3, Phase.LEAVING)
-SELECT = Select(2, 7, 3, 4, Numbers.of(0.5, -2.0))
+SELECT = Select(2, 7, 3, 4, Numbers.of(0.5, -2.0), roster=b"keys")
 PASS = Pass(2, 7, 3, 1, Numbers.of(1e300))
+SUM = SumMessage(2, 7, 3, Opening.AGREED, bytes(range(40)))
 STATISTICS = Statistics(1, 7, Numbers.of(1, [2.0, 0.5]))
-HEADER = ModelHeader(2, 7, 3, 0, 1, 0, 2, 100, 0.25, 1 << 40, "bfloat16", numbers=Numbers.of(1.5))
+HEADER = ModelHeader(2, 7, 3, 0, 1, 0, 2, 100, 0.25, 1 << 40, "bfloat16", numbers=Numbers.of(1.5), shares=b"sealed")
 REPLY = Refusal(RefusalCode.NON_FINITE, "a NaN")
 STATUS: dict[str, Any] = {"peer_id": 3, "phase": "running", "metric_value": 0.5}
 Reader = Callable[[bytes], Any]
@@ -232,6 +236,7 @@ MESSAGES: list[tuple[Reader, bytes, Any]] = [
     (convert.unpack_select, convert.pack_select(SELECT), SELECT),
     (convert.unpack_pass, convert.pack_pass(PASS), PASS),
     (convert.unpack_statistics, convert.pack_statistics(STATISTICS), STATISTICS),
+    (convert.unpack_sum, convert.pack_sum(SUM), SUM),
     (
         convert.unpack_acknowledgement,
         convert.pack_acknowledgement(Refusal(RefusalCode.NO_HANDSHAKE, "no hello")),

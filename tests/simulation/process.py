@@ -28,6 +28,7 @@ from peer.core.engine import Engine
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, Outcome, PullRequest, PushReply
 from peer.host import Probe, build_host
 from tests.simulation.network import LIMITS, Push
+from tests.simulation.sums import SummedChecker, sums_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import Machine, World
@@ -68,6 +69,7 @@ class Process(Probe):
             clock=lambda: self.world.now,
             constants=world.options.constants,
             scaling=machine.scaling(),
+            sums=sums_of(world, self.peer_id, machine.lives),
         )
         self.host.connect(self)
         self.host.probe = self
@@ -204,6 +206,8 @@ class Process(Probe):
 
     def send_control(self, neighbor: int, message: Control) -> None:
         """Send a selection or a pass."""
+        if isinstance(self.world.checker, SummedChecker):
+            self.world.checker.tells(self, neighbor, message)
         self._calls += 1
         number = self._sending[neighbor] = self._calls
 
@@ -409,7 +413,10 @@ class Process(Probe):
             self.world.fired["pull refused"] += 1
             return Refusal(RefusalCode.RATE_LIMITED)
         answer = self.host.answer_pull(request)
-        return (answer[0], bytes(view_of(answer[1]()))) if isinstance(answer, tuple) else answer
+        found = (answer[0], bytes(view_of(answer[1]()))) if isinstance(answer, tuple) else answer
+        if isinstance(self.world.checker, SummedChecker):
+            self.world.checker.pulls(self, request, found)
+        return found
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Write for a while, one checkpoint at a time."""

@@ -27,6 +27,7 @@ from tests.simulation.network import Network
 from tests.simulation.options import Options
 from tests.simulation.process import Process
 from tests.simulation.rolling import give
+from tests.simulation.sums import SummedChecker
 from tests.simulation.trainer import QuadraticLearner, SharedPoints
 
 Engine.validate = True
@@ -99,7 +100,7 @@ class World:
         self._hash = hashlib.blake2b(digest_size=16)
         self.healed_at: float | None = None
         self.core: tuple[int, ...] = self.graph.ids
-        self.checker = Checker(self)
+        self.checker = Checker(self) if options.graph.manifest.secure_sum is None else SummedChecker(self)
         self.network = Network(self, options.weather)
         self.machines = {i: Machine(self, i) for i in self.graph.ids}
         self.nemesis = Nemesis(self)

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = (
     "coordinator_free_bootstrap",
     "peer.core",
+    "peer.secure_sum",
     "peer.algorithms",
     "peer.failpoints",
     "peer.store",
@@ -28,7 +29,14 @@ FLOORS = (
     "peer.cli",
     "peer.__main__",
 )
-PURE = ("coordinator_free_bootstrap", "peer.core", "peer.algorithms", "peer.host", "peer.zoo.algorithms")
+PURE = (
+    "coordinator_free_bootstrap",
+    "peer.core",
+    "peer.secure_sum",
+    "peer.algorithms",
+    "peer.host",
+    "peer.zoo.algorithms",
+)
 FACE = "peer"  # its imports are for type checkers; it finds names by the table `peer.rings`
 IMPURE = {
     *("asyncio", "concurrent", "ctypes", "datetime", "fcntl", "grpc", "io", "logging", "multiprocessing", "os"),

@@ -24,55 +24,59 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epeer/wire/generated/peer.proto\x12\x07peer.v1\"\'\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xc9\x02\n\x0cHelloRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x14\n\x0cwire_version\x18\x03 \x01(\r\x12\x17\n\x0fmanifest_digest\x18\x04 \x01(\t\x12\x14\n\x0cgraph_digest\x18\x05 \x01(\t\x12\x15\n\rschema_digest\x18\x06 \x01(\t\x12\x1d\n\x15initial_models_digest\x18\x07 \x01(\t\x12\x13\n\x0bround_index\x18\x08 \x01(\r\x12\x1d\n\x05phase\x18\t \x01(\x0e\x32\x0e.peer.v1.Phase\x12\x10\n\x08manifest\x18\n \x01(\t\x12\x18\n\x10seen_incarnation\x18\x0b \x01(\x04\x12\x15\n\rfrozen_digest\x18\x0c \x01(\t\x12\x0f\n\x07meaning\x18\r \x01(\t\x12\x11\n\tcontinues\x18\x0e \x03(\t\"j\n\nHelloReply\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.peer.v1.HelloRequest\x12!\n\x07refusal\x18\x02 \x01(\x0b\x32\x10.peer.v1.Refusal\x12\x13\n\x0b\x63\x61nnot_dial\x18\x03 \x01(\x08\"k\n\x10HeartbeatRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x1d\n\x05phase\x18\x04 \x01(\x0e\x32\x0e.peer.v1.Phase\"~\n\rSelectRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x10\n\x08selected\x18\x04 \x01(\x11\x12\x0f\n\x07numbers\x18\x05 \x01(\x0c\x12\x10\n\x08\x64\x65\x63lines\x18\x06 \x01(\x08\"f\n\x0bPassRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x0c\n\x04step\x18\x04 \x01(\r\x12\x0f\n\x07numbers\x18\x05 \x01(\x0c\"I\n\x11StatisticsRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0f\n\x07numbers\x18\x03 \x01(\x0c\"4\n\x0f\x41\x63knowledgement\x12!\n\x07refusal\x18\x01 \x01(\x0b\x32\x10.peer.v1.Refusal\"\xfd\x01\n\x0bModelHeader\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x0c\n\x04step\x18\x04 \x01(\r\x12\x0c\n\x04slot\x18\x05 \x01(\r\x12\r\n\x05index\x18\x06 \x01(\r\x12\r\n\x05total\x18\x07 \x01(\r\x12\x14\n\x0csample_count\x18\x08 \x01(\x04\x12\x0c\n\x04mass\x18\t \x01(\x01\x12\x0f\n\x07numbers\x18\n \x01(\x0c\x12\x12\n\nsize_bytes\x18\x0b \x01(\x04\x12#\n\x08\x65ncoding\x18\x0c \x01(\x0e\x32\x11.peer.v1.Encoding\x12\x0c\n\x04\x62\x61se\x18\r \x01(\x06\"\x1a\n\x08ModelEnd\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\"o\n\tPushFrame\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.peer.v1.ModelHeader\x12\x12\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x1e\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x11.peer.v1.ModelEndB\x08\n\x06_chunk\"L\n\x0bTunnelFrame\x12!\n\x04\x65nds\x18\x01 \x01(\x0b\x32\x13.peer.v1.TunnelEnds\x12\x11\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x07\n\x05_data\":\n\nTunnelEnds\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\r\n\x05other\x18\x02 \x01(\x04\x12\r\n\x05probe\x18\x03 \x01(\x08\"^\n\tPushReply\x12#\n\x07outcome\x18\x01 \x01(\x0e\x32\x10.peer.v1.OutcomeH\x00\x12#\n\x07refusal\x18\x02 \x01(\x0b\x32\x10.peer.v1.RefusalH\x00\x42\x07\n\x05reply\"@\n\x0bPullRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0c\n\x04slot\x18\x03 \x01(\r\"5\n\rStatusRequest\x12\x0f\n\x07padding\x18\x01 \x01(\x0c\x12\x13\n\x0breply_bytes\x18\x02 \x01(\r\"T\n\x12WatchStatusRequest\x12\x12\n\ninterval_s\x18\x01 \x01(\x01\x12\x19\n\x0crounds_since\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\x0f\n\r_rounds_since\"\xab\x01\n\x0bStatusReply\x12\x0f\n\x07peer_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x1d\n\x05phase\x18\x04 \x01(\x0e\x32\x0e.peer.v1.Phase\x12\x0c\n\x04json\x18\x05 \x01(\t\x12\x0e\n\x06rounds\x18\x06 \x03(\t\x12\x13\n\x0brounds_from\x18\x07 \x01(\r\x12\x0f\n\x07padding\x18\x08 \x01(\x0c*l\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x11\n\rPHASE_RUNNING\x10\x02\x12\x12\n\x0ePHASE_FINISHED\x10\x03\x12\x11\n\rPHASE_LEAVING\x10\x04*\xc6\x01\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45NCODING_FLOAT32\x10\x01\x12\x14\n\x10\x45NCODING_FLOAT16\x10\x02\x12\x15\n\x11\x45NCODING_BFLOAT16\x10\x03\x12\x11\n\rENCODING_INT8\x10\x04\x12\x17\n\x13\x45NCODING_DELTA_INT8\x10\x05\x12\x18\n\x14\x45NCODING_DELTA_TOP10\x10\x06\x12\x17\n\x13\x45NCODING_DELTA_TOP1\x10\x07*t\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0eOUTCOME_FOLDED\x10\x01\x12\x15\n\x11OUTCOME_DUPLICATE\x10\x02\x12\x11\n\rOUTCOME_STALE\x10\x03\x12\x12\n\x0eOUTCOME_UNUSED\x10\x04\x32\xa4\x05\n\x0bPeerService\x12\x33\n\x05Hello\x12\x15.peer.v1.HelloRequest\x1a\x13.peer.v1.HelloReply\x12@\n\tHeartbeat\x12\x19.peer.v1.HeartbeatRequest\x1a\x18.peer.v1.Acknowledgement\x12:\n\x06Select\x12\x16.peer.v1.SelectRequest\x1a\x18.peer.v1.Acknowledgement\x12\x36\n\x04Pass\x12\x14.peer.v1.PassRequest\x1a\x18.peer.v1.Acknowledgement\x12\x42\n\nStatistics\x12\x1a.peer.v1.StatisticsRequest\x1a\x18.peer.v1.Acknowledgement\x12\x35\n\tPushModel\x12\x12.peer.v1.PushFrame\x1a\x12.peer.v1.PushReply(\x01\x12\x37\n\tPullModel\x12\x14.peer.v1.PullRequest\x1a\x12.peer.v1.PushFrame0\x01\x12\x36\n\x06Status\x12\x16.peer.v1.StatusRequest\x1a\x14.peer.v1.StatusReply\x12\x42\n\x0bWatchStatus\x12\x1b.peer.v1.WatchStatusRequest\x1a\x14.peer.v1.StatusReply0\x01\x12=\n\x0bOfferTunnel\x12\x14.peer.v1.TunnelFrame\x1a\x14.peer.v1.TunnelFrame(\x01\x30\x01\x12;\n\tUseTunnel\x12\x14.peer.v1.TunnelFrame\x1a\x14.peer.v1.TunnelFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epeer/wire/generated/peer.proto\x12\x07peer.v1\"\'\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xda\x02\n\x0cHelloRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x14\n\x0cwire_version\x18\x03 \x01(\r\x12\x17\n\x0fmanifest_digest\x18\x04 \x01(\t\x12\x14\n\x0cgraph_digest\x18\x05 \x01(\t\x12\x15\n\rschema_digest\x18\x06 \x01(\t\x12\x1d\n\x15initial_models_digest\x18\x07 \x01(\t\x12\x13\n\x0bround_index\x18\x08 \x01(\r\x12\x1d\n\x05phase\x18\t \x01(\x0e\x32\x0e.peer.v1.Phase\x12\x10\n\x08manifest\x18\n \x01(\t\x12\x18\n\x10seen_incarnation\x18\x0b \x01(\x04\x12\x15\n\rfrozen_digest\x18\x0c \x01(\t\x12\x0f\n\x07meaning\x18\r \x01(\t\x12\x11\n\tcontinues\x18\x0e \x03(\t\x12\x0f\n\x07sum_key\x18\x0f \x01(\x0c\"j\n\nHelloReply\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.peer.v1.HelloRequest\x12!\n\x07refusal\x18\x02 \x01(\x0b\x32\x10.peer.v1.Refusal\x12\x13\n\x0b\x63\x61nnot_dial\x18\x03 \x01(\x08\"k\n\x10HeartbeatRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x1d\n\x05phase\x18\x04 \x01(\x0e\x32\x0e.peer.v1.Phase\"\x8e\x01\n\rSelectRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x10\n\x08selected\x18\x04 \x01(\x11\x12\x0f\n\x07numbers\x18\x05 \x01(\x0c\x12\x10\n\x08\x64\x65\x63lines\x18\x06 \x01(\x08\x12\x0e\n\x06roster\x18\x07 \x01(\x0c\"f\n\x0bPassRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x0c\n\x04step\x18\x04 \x01(\r\x12\x0f\n\x07numbers\x18\x05 \x01(\x0c\"I\n\x11StatisticsRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0f\n\x07numbers\x18\x03 \x01(\x0c\"t\n\nSumRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x1e\n\x04kind\x18\x04 \x01(\x0e\x32\x10.peer.v1.Opening\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"4\n\x0f\x41\x63knowledgement\x12!\n\x07refusal\x18\x01 \x01(\x0b\x32\x10.peer.v1.Refusal\"\x8d\x02\n\x0bModelHeader\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x0c\n\x04step\x18\x04 \x01(\r\x12\x0c\n\x04slot\x18\x05 \x01(\r\x12\r\n\x05index\x18\x06 \x01(\r\x12\r\n\x05total\x18\x07 \x01(\r\x12\x14\n\x0csample_count\x18\x08 \x01(\x04\x12\x0c\n\x04mass\x18\t \x01(\x01\x12\x0f\n\x07numbers\x18\n \x01(\x0c\x12\x12\n\nsize_bytes\x18\x0b \x01(\x04\x12#\n\x08\x65ncoding\x18\x0c \x01(\x0e\x32\x11.peer.v1.Encoding\x12\x0c\n\x04\x62\x61se\x18\r \x01(\x06\x12\x0e\n\x06shares\x18\x0e \x01(\x0c\"\x1a\n\x08ModelEnd\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\"o\n\tPushFrame\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.peer.v1.ModelHeader\x12\x12\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x1e\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x11.peer.v1.ModelEndB\x08\n\x06_chunk\"L\n\x0bTunnelFrame\x12!\n\x04\x65nds\x18\x01 \x01(\x0b\x32\x13.peer.v1.TunnelEnds\x12\x11\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x07\n\x05_data\":\n\nTunnelEnds\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\r\n\x05other\x18\x02 \x01(\x04\x12\r\n\x05probe\x18\x03 \x01(\x08\"^\n\tPushReply\x12#\n\x07outcome\x18\x01 \x01(\x0e\x32\x10.peer.v1.OutcomeH\x00\x12#\n\x07refusal\x18\x02 \x01(\x0b\x32\x10.peer.v1.RefusalH\x00\x42\x07\n\x05reply\"@\n\x0bPullRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0c\n\x04slot\x18\x03 \x01(\r\"5\n\rStatusRequest\x12\x0f\n\x07padding\x18\x01 \x01(\x0c\x12\x13\n\x0breply_bytes\x18\x02 \x01(\r\"T\n\x12WatchStatusRequest\x12\x12\n\ninterval_s\x18\x01 \x01(\x01\x12\x19\n\x0crounds_since\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\x0f\n\r_rounds_since\"\xab\x01\n\x0bStatusReply\x12\x0f\n\x07peer_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x1d\n\x05phase\x18\x04 \x01(\x0e\x32\x0e.peer.v1.Phase\x12\x0c\n\x04json\x18\x05 \x01(\t\x12\x0e\n\x06rounds\x18\x06 \x03(\t\x12\x13\n\x0brounds_from\x18\x07 \x01(\r\x12\x0f\n\x07padding\x18\x08 \x01(\x0c*l\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x11\n\rPHASE_RUNNING\x10\x02\x12\x12\n\x0ePHASE_FINISHED\x10\x03\x12\x11\n\rPHASE_LEAVING\x10\x04*\xdb\x01\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45NCODING_FLOAT32\x10\x01\x12\x14\n\x10\x45NCODING_FLOAT16\x10\x02\x12\x15\n\x11\x45NCODING_BFLOAT16\x10\x03\x12\x11\n\rENCODING_INT8\x10\x04\x12\x17\n\x13\x45NCODING_DELTA_INT8\x10\x05\x12\x18\n\x14\x45NCODING_DELTA_TOP10\x10\x06\x12\x17\n\x13\x45NCODING_DELTA_TOP1\x10\x07\x12\x13\n\x0f\x45NCODING_MASKED\x10\x08*t\n\x07Opening\x12\x17\n\x13OPENING_UNSPECIFIED\x10\x00\x12\x13\n\x0fOPENING_MEMBERS\x10\x01\x12\x12\n\x0eOPENING_AGREES\x10\x02\x12\x12\n\x0eOPENING_AGREED\x10\x03\x12\x13\n\x0fOPENING_REVEALS\x10\x04*t\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0eOUTCOME_FOLDED\x10\x01\x12\x15\n\x11OUTCOME_DUPLICATE\x10\x02\x12\x11\n\rOUTCOME_STALE\x10\x03\x12\x12\n\x0eOUTCOME_UNUSED\x10\x04\x32\xda\x05\n\x0bPeerService\x12\x33\n\x05Hello\x12\x15.peer.v1.HelloRequest\x1a\x13.peer.v1.HelloReply\x12@\n\tHeartbeat\x12\x19.peer.v1.HeartbeatRequest\x1a\x18.peer.v1.Acknowledgement\x12:\n\x06Select\x12\x16.peer.v1.SelectRequest\x1a\x18.peer.v1.Acknowledgement\x12\x36\n\x04Pass\x12\x14.peer.v1.PassRequest\x1a\x18.peer.v1.Acknowledgement\x12\x42\n\nStatistics\x12\x1a.peer.v1.StatisticsRequest\x1a\x18.peer.v1.Acknowledgement\x12\x34\n\x03Sum\x12\x13.peer.v1.SumRequest\x1a\x18.peer.v1.Acknowledgement\x12\x35\n\tPushModel\x12\x12.peer.v1.PushFrame\x1a\x12.peer.v1.PushReply(\x01\x12\x37\n\tPullModel\x12\x14.peer.v1.PullRequest\x1a\x12.peer.v1.PushFrame0\x01\x12\x36\n\x06Status\x12\x16.peer.v1.StatusRequest\x1a\x14.peer.v1.StatusReply\x12\x42\n\x0bWatchStatus\x12\x1b.peer.v1.WatchStatusRequest\x1a\x14.peer.v1.StatusReply0\x01\x12=\n\x0bOfferTunnel\x12\x14.peer.v1.TunnelFrame\x1a\x14.peer.v1.TunnelFrame(\x01\x30\x01\x12;\n\tUseTunnel\x12\x14.peer.v1.TunnelFrame\x1a\x14.peer.v1.TunnelFrame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'peer.wire.generated.peer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PHASE']._serialized_start=2006
-  _globals['_PHASE']._serialized_end=2114
-  _globals['_ENCODING']._serialized_start=2117
-  _globals['_ENCODING']._serialized_end=2315
-  _globals['_OUTCOME']._serialized_start=2317
-  _globals['_OUTCOME']._serialized_end=2433
+  _globals['_PHASE']._serialized_start=2174
+  _globals['_PHASE']._serialized_end=2282
+  _globals['_ENCODING']._serialized_start=2285
+  _globals['_ENCODING']._serialized_end=2504
+  _globals['_OPENING']._serialized_start=2506
+  _globals['_OPENING']._serialized_end=2622
+  _globals['_OUTCOME']._serialized_start=2624
+  _globals['_OUTCOME']._serialized_end=2740
   _globals['_REFUSAL']._serialized_start=43
   _globals['_REFUSAL']._serialized_end=82
   _globals['_HELLOREQUEST']._serialized_start=85
-  _globals['_HELLOREQUEST']._serialized_end=414
-  _globals['_HELLOREPLY']._serialized_start=416
-  _globals['_HELLOREPLY']._serialized_end=522
-  _globals['_HEARTBEATREQUEST']._serialized_start=524
-  _globals['_HEARTBEATREQUEST']._serialized_end=631
-  _globals['_SELECTREQUEST']._serialized_start=633
-  _globals['_SELECTREQUEST']._serialized_end=759
-  _globals['_PASSREQUEST']._serialized_start=761
-  _globals['_PASSREQUEST']._serialized_end=863
-  _globals['_STATISTICSREQUEST']._serialized_start=865
-  _globals['_STATISTICSREQUEST']._serialized_end=938
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=940
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=992
-  _globals['_MODELHEADER']._serialized_start=995
-  _globals['_MODELHEADER']._serialized_end=1248
-  _globals['_MODELEND']._serialized_start=1250
-  _globals['_MODELEND']._serialized_end=1276
-  _globals['_PUSHFRAME']._serialized_start=1278
-  _globals['_PUSHFRAME']._serialized_end=1389
-  _globals['_TUNNELFRAME']._serialized_start=1391
-  _globals['_TUNNELFRAME']._serialized_end=1467
-  _globals['_TUNNELENDS']._serialized_start=1469
-  _globals['_TUNNELENDS']._serialized_end=1527
-  _globals['_PUSHREPLY']._serialized_start=1529
-  _globals['_PUSHREPLY']._serialized_end=1623
-  _globals['_PULLREQUEST']._serialized_start=1625
-  _globals['_PULLREQUEST']._serialized_end=1689
-  _globals['_STATUSREQUEST']._serialized_start=1691
-  _globals['_STATUSREQUEST']._serialized_end=1744
-  _globals['_WATCHSTATUSREQUEST']._serialized_start=1746
-  _globals['_WATCHSTATUSREQUEST']._serialized_end=1830
-  _globals['_STATUSREPLY']._serialized_start=1833
-  _globals['_STATUSREPLY']._serialized_end=2004
-  _globals['_PEERSERVICE']._serialized_start=2436
-  _globals['_PEERSERVICE']._serialized_end=3112
+  _globals['_HELLOREQUEST']._serialized_end=431
+  _globals['_HELLOREPLY']._serialized_start=433
+  _globals['_HELLOREPLY']._serialized_end=539
+  _globals['_HEARTBEATREQUEST']._serialized_start=541
+  _globals['_HEARTBEATREQUEST']._serialized_end=648
+  _globals['_SELECTREQUEST']._serialized_start=651
+  _globals['_SELECTREQUEST']._serialized_end=793
+  _globals['_PASSREQUEST']._serialized_start=795
+  _globals['_PASSREQUEST']._serialized_end=897
+  _globals['_STATISTICSREQUEST']._serialized_start=899
+  _globals['_STATISTICSREQUEST']._serialized_end=972
+  _globals['_SUMREQUEST']._serialized_start=974
+  _globals['_SUMREQUEST']._serialized_end=1090
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=1092
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=1144
+  _globals['_MODELHEADER']._serialized_start=1147
+  _globals['_MODELHEADER']._serialized_end=1416
+  _globals['_MODELEND']._serialized_start=1418
+  _globals['_MODELEND']._serialized_end=1444
+  _globals['_PUSHFRAME']._serialized_start=1446
+  _globals['_PUSHFRAME']._serialized_end=1557
+  _globals['_TUNNELFRAME']._serialized_start=1559
+  _globals['_TUNNELFRAME']._serialized_end=1635
+  _globals['_TUNNELENDS']._serialized_start=1637
+  _globals['_TUNNELENDS']._serialized_end=1695
+  _globals['_PUSHREPLY']._serialized_start=1697
+  _globals['_PUSHREPLY']._serialized_end=1791
+  _globals['_PULLREQUEST']._serialized_start=1793
+  _globals['_PULLREQUEST']._serialized_end=1857
+  _globals['_STATUSREQUEST']._serialized_start=1859
+  _globals['_STATUSREQUEST']._serialized_end=1912
+  _globals['_WATCHSTATUSREQUEST']._serialized_start=1914
+  _globals['_WATCHSTATUSREQUEST']._serialized_end=1998
+  _globals['_STATUSREPLY']._serialized_start=2001
+  _globals['_STATUSREPLY']._serialized_end=2172
+  _globals['_PEERSERVICE']._serialized_start=2743
+  _globals['_PEERSERVICE']._serialized_end=3473
 # @@protoc_insertion_point(module_scope)

@@ -25,6 +25,15 @@ class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENCODING_DELTA_INT8: _ClassVar[Encoding]
     ENCODING_DELTA_TOP10: _ClassVar[Encoding]
     ENCODING_DELTA_TOP1: _ClassVar[Encoding]
+    ENCODING_MASKED: _ClassVar[Encoding]
+
+class Opening(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OPENING_UNSPECIFIED: _ClassVar[Opening]
+    OPENING_MEMBERS: _ClassVar[Opening]
+    OPENING_AGREES: _ClassVar[Opening]
+    OPENING_AGREED: _ClassVar[Opening]
+    OPENING_REVEALS: _ClassVar[Opening]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -46,6 +55,12 @@ ENCODING_INT8: Encoding
 ENCODING_DELTA_INT8: Encoding
 ENCODING_DELTA_TOP10: Encoding
 ENCODING_DELTA_TOP1: Encoding
+ENCODING_MASKED: Encoding
+OPENING_UNSPECIFIED: Opening
+OPENING_MEMBERS: Opening
+OPENING_AGREES: Opening
+OPENING_AGREED: Opening
+OPENING_REVEALS: Opening
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_FOLDED: Outcome
 OUTCOME_DUPLICATE: Outcome
@@ -61,7 +76,7 @@ class Refusal(_message.Message):
     def __init__(self, code: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("sender", "incarnation", "wire_version", "manifest_digest", "graph_digest", "schema_digest", "initial_models_digest", "round_index", "phase", "manifest", "seen_incarnation", "frozen_digest", "meaning", "continues")
+    __slots__ = ("sender", "incarnation", "wire_version", "manifest_digest", "graph_digest", "schema_digest", "initial_models_digest", "round_index", "phase", "manifest", "seen_incarnation", "frozen_digest", "meaning", "continues", "sum_key")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +91,7 @@ class HelloRequest(_message.Message):
     FROZEN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     MEANING_FIELD_NUMBER: _ClassVar[int]
     CONTINUES_FIELD_NUMBER: _ClassVar[int]
+    SUM_KEY_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     wire_version: int
@@ -90,7 +106,8 @@ class HelloRequest(_message.Message):
     frozen_digest: str
     meaning: str
     continues: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., wire_version: _Optional[int] = ..., manifest_digest: _Optional[str] = ..., graph_digest: _Optional[str] = ..., schema_digest: _Optional[str] = ..., initial_models_digest: _Optional[str] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., manifest: _Optional[str] = ..., seen_incarnation: _Optional[int] = ..., frozen_digest: _Optional[str] = ..., meaning: _Optional[str] = ..., continues: _Optional[_Iterable[str]] = ...) -> None: ...
+    sum_key: bytes
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., wire_version: _Optional[int] = ..., manifest_digest: _Optional[str] = ..., graph_digest: _Optional[str] = ..., schema_digest: _Optional[str] = ..., initial_models_digest: _Optional[str] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., manifest: _Optional[str] = ..., seen_incarnation: _Optional[int] = ..., frozen_digest: _Optional[str] = ..., meaning: _Optional[str] = ..., continues: _Optional[_Iterable[str]] = ..., sum_key: _Optional[bytes] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("hello", "refusal", "cannot_dial")
@@ -115,20 +132,22 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ...) -> None: ...
 
 class SelectRequest(_message.Message):
-    __slots__ = ("sender", "incarnation", "round_index", "selected", "numbers", "declines")
+    __slots__ = ("sender", "incarnation", "round_index", "selected", "numbers", "declines", "roster")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
     DECLINES_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     round_index: int
     selected: int
     numbers: bytes
     declines: bool
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., selected: _Optional[int] = ..., numbers: _Optional[bytes] = ..., declines: _Optional[bool] = ...) -> None: ...
+    roster: bytes
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., selected: _Optional[int] = ..., numbers: _Optional[bytes] = ..., declines: _Optional[bool] = ..., roster: _Optional[bytes] = ...) -> None: ...
 
 class PassRequest(_message.Message):
     __slots__ = ("sender", "incarnation", "round_index", "step", "numbers")
@@ -154,6 +173,20 @@ class StatisticsRequest(_message.Message):
     numbers: bytes
     def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., numbers: _Optional[bytes] = ...) -> None: ...
 
+class SumRequest(_message.Message):
+    __slots__ = ("sender", "incarnation", "round_index", "kind", "data")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    incarnation: int
+    round_index: int
+    kind: Opening
+    data: bytes
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., kind: _Optional[_Union[Opening, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class Acknowledgement(_message.Message):
     __slots__ = ("refusal",)
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
@@ -161,7 +194,7 @@ class Acknowledgement(_message.Message):
     def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("sender", "incarnation", "round_index", "step", "slot", "index", "total", "sample_count", "mass", "numbers", "size_bytes", "encoding", "base")
+    __slots__ = ("sender", "incarnation", "round_index", "step", "slot", "index", "total", "sample_count", "mass", "numbers", "size_bytes", "encoding", "base", "shares")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +208,7 @@ class ModelHeader(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     round_index: int
@@ -188,7 +222,8 @@ class ModelHeader(_message.Message):
     size_bytes: int
     encoding: Encoding
     base: int
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[int] = ..., index: _Optional[int] = ..., total: _Optional[int] = ..., sample_count: _Optional[int] = ..., mass: _Optional[float] = ..., numbers: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., base: _Optional[int] = ...) -> None: ...
+    shares: bytes
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[int] = ..., index: _Optional[int] = ..., total: _Optional[int] = ..., sample_count: _Optional[int] = ..., mass: _Optional[float] = ..., numbers: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., base: _Optional[int] = ..., shares: _Optional[bytes] = ...) -> None: ...
 
 class ModelEnd(_message.Message):
     __slots__ = ("digest",)

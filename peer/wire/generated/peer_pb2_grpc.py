@@ -59,6 +59,11 @@ class PeerServiceStub:
                 request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.StatisticsRequest.SerializeToString,
                 response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
                 _registered_method=True)
+        self.Sum = channel.unary_unary(
+                '/peer.v1.PeerService/Sum',
+                request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.SumRequest.SerializeToString,
+                response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
+                _registered_method=True)
         self.PushModel = channel.stream_unary(
                 '/peer.v1.PeerService/PushModel',
                 request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.PushFrame.SerializeToString,
@@ -124,6 +129,13 @@ class PeerServiceServicer:
 
     def Statistics(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Sum(self, request, context):
+        """What opens a secure sum.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -195,6 +207,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
             'Statistics': grpc.unary_unary_rpc_method_handler(
                     servicer.Statistics,
                     request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.StatisticsRequest.FromString,
+                    response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.SerializeToString,
+            ),
+            'Sum': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sum,
+                    request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.SumRequest.FromString,
                     response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.SerializeToString,
             ),
             'PushModel': grpc.stream_unary_rpc_method_handler(
@@ -362,6 +379,33 @@ class PeerService:
             target,
             '/peer.v1.PeerService/Statistics',
             peer_dot_wire_dot_generated_dot_peer__pb2.StatisticsRequest.SerializeToString,
+            peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sum(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/peer.v1.PeerService/Sum',
+            peer_dot_wire_dot_generated_dot_peer__pb2.SumRequest.SerializeToString,
             peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
             options,
             channel_credentials,

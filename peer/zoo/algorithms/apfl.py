@@ -48,6 +48,7 @@ class Apfl(Personal[ApflOptions, ApflState]):
     """APFL: a mixture of a private and a shared model, whose share each peer learns; both are evaluated."""
 
     name = "apfl"
+    sums = True
     why_not_private = "its steps are on batches that it draws by the run's seed, which all peers know"
     Options = ApflOptions
     State = ApflState

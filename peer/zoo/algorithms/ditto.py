@@ -39,6 +39,7 @@ class Ditto(Personal[DittoOptions]):
     """Ditto: a shared model by DFedAvg, and a personal model trained beside it and held near it; both are evaluated."""
 
     name = "ditto"
+    sums = True
     Options = DittoOptions
 
     @override

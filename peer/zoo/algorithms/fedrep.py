@@ -47,6 +47,7 @@ class FedRep(Algorithm[FedRepOptions]):
     """FedRep: neighbors share the body of the model, each peer keeps its own head."""
 
     name = "fedrep"
+    sums = True
     clustered = False
     Options = FedRepOptions
     default_mix: ClassVar[str] = "metropolis"

@@ -38,6 +38,7 @@ class PerFedAvg(Personal[PerFedAvgOptions]):
     """Per-FedAvg (first order): a shared start from which one step makes a personal model; both are evaluated."""
 
     name = "perfedavg"
+    sums = True
     why_not_private = "its steps are on batches that it draws by the run's seed, which all peers know"
     Options = PerFedAvgOptions
 

@@ -45,6 +45,7 @@ class PFedMe(Personal[PFedMeOptions, PFedMeState]):
     """pFedMe: a personal model held near a shared one, which is averaged; both are evaluated."""
 
     name = "pfedme"
+    sums = True
     why_not_private = "its steps are on batches that it draws by the run's seed, which all peers know"
     Options = PFedMeOptions
     State = PFedMeState

@@ -233,3 +233,15 @@ def test_what_only_the_data_tell_is_checked_before_anything_is_sent(
         LocalSettings.at(tmp_path / "other", policy=lenient.path),
     )
     parts.lock.release()
+
+
+@pytest.mark.parametrize(("run", "allowed"), [({}, False), ({"algorithm": "dfedavg", "secure_sum": 8.0}, True)])
+def test_an_owner_may_ask_for_secure_sums(tmp_path: Path, run: dict[str, Any], allowed: bool) -> None:
+    owners = policy(tmp_path, "secure_sums = true")
+    made = make_graph("complete", 4, seed=1)
+    asked = Graph(made.nodes, made.edges, parse_manifest(run, "test"))
+    assert verdicts(owners, asked)["secure_sums"] is allowed
+    if not allowed:
+        with pytest.raises(PolicyError, match=r"line 1, secure_sums: expected run\.secure_sum to be set, got none"):
+            owners.admit(of_graph(owners, asked, 1))
+    assert "secure_sums" not in verdicts(policy(tmp_path, "secure_sums = false"), asked)

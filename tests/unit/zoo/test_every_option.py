@@ -185,6 +185,7 @@ KEYS: dict[str, tuple[Any, list[dict[str, Any]]]] = {  # value, and what it has 
     "edges": ("one", EXCHANGES_NONE),
     "dynamic_edges": (0.4, EXCHANGES_NONE),
     "encoding": ("float16", EXCHANGES_NONE),
+    "secure_sum": (8.0, EXCHANGES_NONE),
     "private_parameters": (["*bias"], EXCHANGES_NONE),
     "limits.kept_bytes_max": (1 << 20, [{}]),
     "screening.norm_bound": (0.1, EXCHANGES_NONE),

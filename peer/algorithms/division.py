@@ -78,8 +78,8 @@ def groups(points: Points, most: int, draw: np.random.Generator) -> Labels:
 
     The points are compared with `ROTATIONS` other sets, mixed by random orthogonal matrices, which keep mean and covariance, not
     groups. What k-means with each number of centers saves is measured in standard deviations of what it saves in these sets.
-    There are groups if the largest of these numbers is larger than in all other sets but one; the smallest number of groups counts that
-    comes near it. No fixed share would do: what one more center saves by chance depends on the points.
+    There are groups if the largest of these numbers is larger than in all other sets but one; the smallest number of groups
+    counts that comes near it. No fixed share would do: what one more center saves by chance depends on the points.
 
     Source: Oyvind Langsrud, "Rotation tests", 2005; the largest of several statistics, as Peter H. Westfall and S. Stanley Young,
     "Resampling-Based Multiple Testing", 1993.

@@ -11,7 +11,8 @@ Additions of this project, off by default. Relay warm-up (`warmup_rounds`): on a
 opposite meanings of a cluster index in the first rounds; relaying models over several mixing steps in these rounds avoids it.
 It is a ratio of gossiped sums, as push-sum (David Kempe, Alin Dobra and Johannes Gehrke, "Gossip-Based Computation of Aggregate
 Information", 2003). Splitting (`split_empty`): a cluster that no peer trains gets half of the peers of the largest one.
-Seeds (`initialization = "seeds"`): the first k rounds choose the first model of each cluster (`peer.algorithms.seeding`).
+Seeds and groups (`initialization`): the first k rounds choose the first model of each cluster (`peer.algorithms.seeding`,
+`peer.algorithms.grouping`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import EffectiveWhen
 from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms.grouping import Grouping
 from peer.algorithms.held_out import Fold, share_held_out
 from peer.algorithms.learner import Ability, Fields, training_fields
 from peer.algorithms.nearest import OF_IDLE, NearestCluster
@@ -40,12 +42,14 @@ from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
 from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select
 
+STARTS = {"seeds": Seeding, "groups": Grouping}
 LOSS_MAX = 1e30  # of relayed losses: the loss of a diverged model, or a false claim, times a mass must stay finite
 
 
 OF_WARMUP = EffectiveWhen(lambda r: r.options.warmup_rounds > 0, "run.options.warmup_rounds is 0")
 WarmupRounds = Annotated[
-    int, EffectiveWhen(lambda r: r.options.initialization != "seeds", "run.options.initialization is seeds")
+    int,
+    EffectiveWhen(lambda r: r.options.initialization not in STARTS, "run.options.initialization is seeds or groups"),
 ]
 SplitEmpty = Annotated[bool, OF_WARMUP]
 
@@ -55,15 +59,17 @@ class DfcaOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    initialization: Literal["global", "local", "seeds"] = Field(
+    initialization: Literal["global", "local", "seeds", "groups"] = Field(
         "global",
         description="first models: equal on all peers (global, DFCA-GI), drawn by each peer (local, DFCA-LI), or, in k rounds, "
-        "those of peers that the clusters so far fit worst (seeds)",
+        "those of peers that the clusters so far fit worst (seeds), or of a peer of each group of alike first updates (groups)",
     )
     seed_epochs: Annotated[
         int,
-        EffectiveWhen(lambda r: r.options.initialization == "seeds", "run.options.initialization is not seeds"),
-    ] = Field(10, ge=1, description="seeds: epochs that train a first model, before peers compare theirs")
+        EffectiveWhen(
+            lambda r: r.options.initialization in STARTS, "run.options.initialization is not seeds or groups"
+        ),
+    ] = Field(10, ge=1, description="seeds, groups: epochs that train a first model, before peers compare theirs")
     warmup_rounds: WarmupRounds = Field(0, ge=0, description="W: number of first rounds with relaying; 0 is the paper")
     relay_steps: Annotated[int, OF_WARMUP] = Field(3, ge=1, le=64, description="g: mixing steps in each warm-up round")
     split_empty: SplitEmpty = Field(
@@ -106,16 +112,16 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
     @classmethod
     @override
     def needs(cls, manifest: Manifest) -> frozenset[Ability]:
-        """Return the losses of samples; with seeds also training on a part of them."""
+        """Return the losses of samples; with seeds or groups also training on a part of them."""
         needed = super().needs(manifest)
-        return needed | {"subset", "losses"} if cls.parse_options(manifest).initialization == "seeds" else needed
+        return needed | {"subset", "losses"} if cls.parse_options(manifest).initialization in STARTS else needed
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
         self.idle_folds = self.options.idle_folds
         self._seeding: Seeding | None = None
-        if self.options.initialization == "seeds":
-            self._seeding = Seeding(manifest, self.options.seed_epochs, peer_id, graph)
+        if start := STARTS.get(self.options.initialization):
+            self._seeding = start(manifest, self.options.seed_epochs, peer_id, graph)
             self.needs_one_graph = True
 
     # ---- decisions ----------------------------------------------------------------------------------------------
@@ -299,7 +305,8 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
         if seeding := self.seeding(workspace.round_index):
             workspace.state = seeding.close(workspace)
             self.merge(workspace)
-            return self.nearest(workspace, workspace.state, range(workspace.round_index + 1))
+            known = range(workspace.round_index + 1)
+            return seeding.placed(self.nearest(workspace, workspace.state, known), len(known))
         if self.warming_up(workspace.round_index) and workspace.state.masses:
             return self.reassigned(workspace, self.end_step(workspace), self.clusters)
         return super().close(workspace)

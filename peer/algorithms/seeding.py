@@ -24,6 +24,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
+
 from coordinator_free_bootstrap.errors import ConfigError, Refusal, RefusalCode
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
@@ -31,7 +33,10 @@ from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.ensemble import ERRORS, clearly_above
 from peer.algorithms.held_out import Fold
 from peer.algorithms.learner import TrainStats
+from peer.algorithms.saved_state import array
+from peer.algorithms.sketches import Ids, Sketches
 from peer.algorithms.workspace import Workspace
+from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass
 
@@ -49,12 +54,19 @@ class SeedingState(AlgorithmState):
     Attributes:
         seeds: the peer that gave the model of each cluster so far, `UNREACHED` or `EMPTY`.
         best: of this round: the largest gain that the peer knows, whose it is, and 1 if any known gain is clear, else 0.
+        sketch_ids, sketches: with groups: the first updates that this peer knows, int64 [n] and float32 [n, q].
+        middles: with groups: the peer in the middle of each group, the largest group first; (): not known.
+        group: with groups: that of this peer.
         holds: of this round: the peer has the model of the cluster.
         sends: of this round: it offers the model in the next step.
     """
 
     seeds: tuple[int | None, ...] = ()
     best: tuple[float, int, int] | None = None
+    sketch_ids: Ids = array(np.int64, 1)
+    sketches: Sketches = array(np.float32, 2)
+    middles: tuple[int, ...] = ()
+    group: int | None = None
     holds: bool = False
     sends: bool = False
 
@@ -68,18 +80,18 @@ def obstacle_to_seeds(manifest: Manifest) -> str | None:
         found = getattr(manifest, key)
         if found != needed:
             return (
-                f"run.{key}: expected {needed!r} with options.initialization 'seeds', whose numbers must reach all peers in "
-                f"a round, got {found!r}. Change it, or set initialization 'global' or 'local'."
+                f"run.{key}: expected {needed!r} with options.initialization 'seeds' or 'groups', whose numbers must reach all "
+                f"peers in a round, got {found!r}. Change it, or set initialization 'global' or 'local'."
             )
     if manifest.privacy.is_on:
         return (
-            "run.privacy.clip_norm: expected null with options.initialization 'seeds', which compares losses of samples, got "
+            "run.privacy.clip_norm: expected null with options.initialization 'seeds' or 'groups', which compare samples, got "
             f"{manifest.privacy.clip_norm:g}. Set initialization 'global' or 'local'."
         )
     if manifest.rounds <= manifest.clusters:
         return (
-            f"run.rounds: expected {manifest.clusters + 1} or more with options.initialization 'seeds' and "
-            f"{manifest.clusters} clusters, whose start takes a round for each cluster, got {manifest.rounds}"
+            f"run.rounds: expected {manifest.clusters + 1} or more with options.initialization 'seeds' or "
+            f"'groups' and {manifest.clusters} clusters, whose start takes a round for each cluster, got {manifest.rounds}"
         )
     return None
 
@@ -165,42 +177,45 @@ class Seeding:
         return replace(workspace.state, trained=trained, best=None, holds=False, sends=False)
 
     def train(self, workspace: Workspace[SeedingState], fold: Fold) -> TrainStats:
-        """Train the first model of the round's cluster, and set the state's ``best`` to this peer's gain.
+        """Train the first model of the round's cluster, and compare it.
 
         Args:
             workspace: the peer's tensors; changed.
             fold: the samples that compare the models, and those that train.
         """
-        r = workspace.round_index
-        stats = workspace.fit_slot(
-            r, replace(workspace.slot_plan(r), epochs=self.epochs, unit="epoch", indices=fold.rest)
-        )
-        gain, clear = self._drawn() if r == 0 else self._gain(workspace, fold)
+        r, start = workspace.round_index, workspace.models.model(workspace.round_index)
+        plan = replace(workspace.slot_plan(r), epochs=self.epochs, unit="epoch", indices=fold.rest)
+        trained, stats = workspace.fit(start, plan)
+        self.compare(workspace, fold, start, trained)
+        workspace.models.replace(r, trained)
+        return stats
+
+    def compare(self, workspace: Workspace[SeedingState], fold: Fold, start: Vector, trained: Vector) -> None:
+        """Set the state's ``best`` to the gain of this peer's first model of the round's cluster."""
+        gain, clear = self._gain(workspace, fold, trained) if workspace.round_index else self._drawn()
         if math.isfinite(gain):
             workspace.state = replace(workspace.state, best=(gain, self.peer_id, int(clear)))
-        return stats
 
     def _drawn(self) -> tuple[float, bool]:
         return float(generator(self.seed, "first seed", self.peer_id).random()), True
 
-    def _gain(self, workspace: Workspace, fold: Fold) -> tuple[float, bool]:
+    def _gain(self, workspace: Workspace, fold: Fold, trained: Vector) -> tuple[float, bool]:
         """Return by how much this peer's first model is better than the best cluster so far, and whether that is clear."""
         learner, models, r = workspace.learner, workspace.models, workspace.round_index
-        losses = [learner.mean_loss(models.model(slot)) for slot in range(r + 1)]
+        losses = [learner.mean_loss(models.model(slot)) for slot in range(r)]
         nearest = min(range(r), key=losses.__getitem__)
-        before, after = (learner.sample_losses(models.model(slot), fold.part)[fold.held_out] for slot in (nearest, r))
-        return losses[nearest] - losses[r], clearly_above(before, after, self.errors)
+        before, after = (
+            learner.sample_losses(model, fold.part)[fold.held_out] for model in (models.model(nearest), trained)
+        )
+        return losses[nearest] - learner.mean_loss(trained), clearly_above(before, after, self.errors)
 
     def end_step(self, workspace: Workspace[StateT]) -> StateT:
-        """Keep the largest gain, or the model that has come."""
+        """Keep the numbers, or the model that has come; after the last numbers this peer knows whether it gives its model."""
         state, r = workspace.state, workspace.round_index
         if self.comparing(workspace.step):
-            known = [best for best in (state.best, *map(tuple, workspace.neighbor_numbers.values())) if best]
-            if known:
-                gain, peer, _ = max(known)
-                state = replace(state, best=(gain, int(peer), int(max(best[2] for best in known))))
+            state = self.compared(workspace)
             if not self.comparing(workspace.step + 1):
-                chosen = state.best is not None and self._seeded(state) and state.best[1] == self.peer_id
+                chosen = state.best is not None and self.seeded(state) and state.best[1] == self.peer_id
                 return replace(state, holds=chosen, sends=chosen)
         elif state.holds:
             return replace(state, sends=False)
@@ -213,11 +228,24 @@ class Seeding:
         """End the last step, and note whose model the cluster has."""
         state, r = self.end_step(workspace), workspace.round_index
         known = (*state.seeds, *[UNREACHED] * r)[:r]  # a peer that caught up was not there in all rounds
-        seed = UNREACHED if self._seeded(state) or r == 0 else EMPTY
+        seed = UNREACHED if self.seeded(state) or r == 0 else EMPTY
         if state.holds and state.best is not None:
             seed = state.best[1]
         return replace(state, best=None, holds=False, sends=False, seeds=(*known, seed))
 
-    def _seeded(self, state: SeedingState) -> bool:
+    def compared(self, workspace: Workspace[StateT]) -> StateT:
+        """Keep the largest gain."""
+        state = workspace.state
+        known = [best for best in (state.best, *map(tuple, workspace.neighbor_numbers.values())) if best]
+        if known:
+            gain, peer, _ = max(known)
+            state = replace(state, best=(gain, int(peer), int(max(best[2] for best in known))))
+        return state
+
+    def seeded(self, state: SeedingState) -> bool:
         """Return whether the round's cluster gets a seed: a gain is clear somewhere."""
         return bool(state.best and state.best[2])
+
+    def placed(self, state: StateT, clusters: int) -> StateT:
+        """Return the state with what the start says of this peer's cluster, once there are ``clusters`` of them: nothing."""
+        return state

@@ -32,6 +32,7 @@ from peer.zoo.algorithms.apfl import Apfl
 from peer.zoo.algorithms.cgpfl import Cgpfl
 from peer.zoo.algorithms.cgpfl_decisions import CgpflState
 from peer.zoo.algorithms.ditto import Ditto
+from peer.zoo.algorithms.fedprox import FedProx
 from peer.zoo.algorithms.fedrep import FedRep
 from peer.zoo.algorithms.fedsoft import FedSoft, FedSoftState
 from peer.zoo.algorithms.perfedavg import PerFedAvg
@@ -242,7 +243,7 @@ class CgpflServer(AlgorithmServer[Cgpfl, CgpflState]):
 
 
 SERVERS: dict[str, type[AlgorithmServer[Any, Any]]] = {
-    **{each.name: MeanServer for each in (DFedAvg, Ditto, Apfl, FedRep, PerFedAvg)},
+    **{each.name: MeanServer for each in (DFedAvg, FedProx, Ditto, Apfl, FedRep, PerFedAvg)},
     FedSoft.name: FedSoftServer,
     PFedMe.name: PFedMeServer,
     Cgpfl.name: CgpflServer,

@@ -61,7 +61,7 @@ class CaseResults:
             measured=_spread(self.mean, half_width(self._values("measured"))),
             to_best=self._to_best(),
             before_final=self._before_final(),
-            worst=self._mean("metric_worst", self.metric.factor),
+            worst=self._worst(),
             worst_tenth=self._mean("metric_p10", self.metric.factor),
             ari=self._mean("cluster_ari"),
             clusters_right=(sum(value == 1 for value in known), len(known)) if known else None,
@@ -84,13 +84,12 @@ class CaseResults:
     def _mean(self, key: str, factor: float = 1.0) -> float | None:
         return mean(self._values(key), factor)
 
+    def _worst(self) -> Spread | None:
+        values = [self.metric.factor * value for value in self._values("metric_worst")]
+        return _spread(mean(values), half_width(values))
+
     def _to_best(self) -> Any:
-        if not self.best:
-            return None
-        if self.best == self.results:
-            return BEST
-        found = difference(self.results, self.best)
-        return NO_COMMON_SEED if found is None else _spread(*found)
+        return to_best(self.results, self.best)
 
     def _before_final(self) -> float | None:
         """Return the metric before the final phase; None for an algorithm without one."""
@@ -153,13 +152,19 @@ class Block:
         settings = {case.setting for case in self.cases}
         if None in settings:
             return
-        for name in dict.fromkeys(case.results[0]["setting"]["case"] for case in self.cases):
-            cases = [case for case in self.cases if case.results[0]["setting"]["case"] == name]
+        named: dict[str, list[CaseResults]] = {}
+        for case in self.cases:
+            named.setdefault(case.results[0]["setting"]["case"], []).append(case)
+        measured = {name: [case.mean for case in cases if case.mean is not None] for name, cases in named.items()}
+        means = {name: statistics.fmean(found) for name, found in measured.items() if len(found) == len(settings)}
+        better = max if self.metric.higher_is_better else min
+        best = over_settings(named[better(means, key=means.__getitem__)]) if len(means) > 1 else ()
+        for name, cases in named.items():
             results = [result for case in cases for result in case.results]
-            means = [case.mean for case in cases if case.mean is not None]
             yield Total(
                 case=name,
-                mean=mean(means) if len(means) == len(settings) else None,
+                mean=rounded(means[name]) if name in means else None,
+                to_best=to_best(over_settings(cases), best) if name in means else None,
                 megabytes_sent=mean([result["payload_bytes_sent"] / result["peers"] for result in results], 1e-6),
                 cpu_seconds=mean([r["cpu_seconds"] for r in results if r.get("cpu_seconds") is not None]),
                 held_megabytes=mean([r["held_bytes"] for r in results if r.get("held_bytes") is not None], 1e-6),
@@ -175,6 +180,29 @@ def rounded(value: float) -> float:
 def mean(values: Sequence[float], factor: float = 1.0) -> float | None:
     """Return the mean of numbers, times a factor, as tables keep it; None without any."""
     return rounded(factor * statistics.fmean(values)) if values else None
+
+
+def to_best(results: Sequence[Result], best: Sequence[Result]) -> Any:
+    """Return the difference of a row to the best one as a table keeps it; None: there is no best one."""
+    if not best:
+        return None
+    if best == results:
+        return BEST
+    found = difference(results, best)
+    return NO_COMMON_SEED if found is None else _spread(*found)
+
+
+def over_settings(cases: Sequence[CaseResults]) -> tuple[Result, ...]:
+    """Return the mean over the settings of a case for each seed that it has in all of them, in the form of results."""
+    values: dict[int, list[float]] = {}
+    for result in (result for case in cases for result in case.results):
+        if result.get("measured") is not None:
+            values.setdefault(result["seed"], []).append(float(result["measured"]))
+    return tuple(
+        {"seed": seed, "measured": statistics.fmean(found)}
+        for seed, found in sorted(values.items())
+        if len(found) == len(cases)
+    )
 
 
 def _spread(value: float | None, spread: float | None) -> Spread | None:

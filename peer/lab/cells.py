@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from peer.core.metric import Metric
-from peer.lab.table import CaseRow, ResultTable, Spread
+from peer.lab.table import CaseRow, ResultTable, Spread, Total
 
 Cells = list[tuple[str, ...]]  # the header first
 
@@ -29,7 +29,8 @@ def with_spread(value: Spread | None, metric: Metric) -> str:
     return metric.scaled_text(value)
 
 
-def _to_best(row: CaseRow, metric: Metric) -> str:
+def to_best(row: CaseRow | Total, metric: Metric) -> str:
+    """Return the difference to the best row as text."""
     if row.to_best is None or isinstance(row.to_best, str):
         return row.to_best or ""
     value, spread = row.to_best if isinstance(row.to_best, tuple) else (row.to_best, None)
@@ -50,9 +51,9 @@ COLUMNS: tuple[tuple[str, Callable[[CaseRow, Metric], str]], ...] = (  # METRIC:
     ("case", lambda row, metric: row.case),
     ("paper, METRIC", lambda row, metric: with_spread(row.published, metric)),
     ("measured, METRIC", lambda row, metric: with_spread(row.measured, metric)),
-    ("to the best", _to_best),
+    ("to the best", to_best),
     ("before final, METRIC", lambda row, metric: metric.scaled_text(row.before_final)),
-    ("worst peer, METRIC", lambda row, metric: metric.scaled_text(row.worst)),
+    ("worst peer, METRIC", lambda row, metric: with_spread(row.worst, metric)),
     ("ARI", lambda row, metric: shown(row.ari, 2)),
     ("clusters right", clusters_right),
     ("mixture error", lambda row, metric: shown(row.mixture_error, 3)),

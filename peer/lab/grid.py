@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peer.core.metric import Metric
-from peer.lab.cells import Cells, clusters_right, filled, shown, with_spread
+from peer.lab.cells import Cells, clusters_right, filled, shown, to_best, with_spread
 from peer.lab.table import BEST, NOT_SEPARATED, CaseRow, ResultTable, Total, mean_of
 
 MARKS = {BEST: "**", NOT_SEPARATED: "*"}
@@ -45,7 +45,7 @@ def _measured(row: CaseRow, metric: Metric) -> str:
 
 
 def _worst(row: CaseRow, metric: Metric) -> str:
-    return " / ".join(metric.scaled_text(value) for value in (row.worst, row.worst_tenth) if value is not None)
+    return " / ".join(with_spread(value, metric) for value in (row.worst, row.worst_tenth) if value is not None)
 
 
 def _totals(grid: Grid, table: ResultTable) -> Cells:
@@ -53,6 +53,7 @@ def _totals(grid: Grid, table: ResultTable) -> Cells:
     header = (
         "case",
         f"mean, {table.metric.column}",
+        "mean to the best",
         "mean regret",
         "largest regret",
         "MB sent a peer",
@@ -67,6 +68,7 @@ def _total(total: Total, regrets: list[float], metric: Metric) -> list[str]:
     return [
         total.case,
         metric.scaled_text(total.mean),
+        to_best(total, metric),
         metric.scaled_text(sum(regrets) / len(regrets) if regrets else None),
         metric.scaled_text(max(regrets, default=None)),
         shown(total.megabytes_sent, 2),

@@ -28,7 +28,7 @@ class CaseRow(_Part):
         None, description="mean difference to the best case on the same data, over the seeds that both have"
     )
     before_final: float | None = Field(None, description="the metric before the final phase")
-    worst: float | None = Field(None, description="the metric of the worst peer")
+    worst: Spread | None = Field(None, description="the metric of the worst peer")
     worst_tenth: float | None = Field(None, description="10th percentile over the peers")
     ari: float | None = Field(None, description="adjusted Rand index of learned and true clusters")
     clusters_right: tuple[int, int] | None = Field(
@@ -61,6 +61,9 @@ class Total(_Part):
 
     case: str
     mean: float | None = Field(None, description="of `measured` over the settings, if the case was run in all")
+    to_best: Spread | Literal["best", "no common seed"] | None = Field(
+        None, description="difference of `mean` to that of the best case, over the seeds that both have: one comparison"
+    )
     megabytes_sent: float | None = None
     cpu_seconds: float | None = None
     held_megabytes: float | None = None

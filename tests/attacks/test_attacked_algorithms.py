@@ -90,7 +90,10 @@ CASES = {
             ({"numbers": (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)}, MALFORMED),
         ],
     ),
-    **{name: Case({"algorithm": name}, private=0, header=[({"slot": 1}, SLOT)]) for name in ("fedrep", "perfedavg")},
+    **{
+        name: Case({"algorithm": name}, private=0, header=[({"slot": 1}, SLOT)])
+        for name in ("fedprox", "fedrep", "perfedavg")
+    },
     **{name: Case({"algorithm": name}, header=[({"slot": 1}, SLOT)]) for name in ("pfedme", "ditto", "apfl", "dpsgd")},
     "dpfl": Case({"algorithm": "dpfl", "aggregation": None}, header=[({"slot": 1}, SLOT)]),  # it reads no aggregation
     "cgpfl": Case(

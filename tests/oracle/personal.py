@@ -1,9 +1,9 @@
 """Personalized methods between neighbors in float64 NumPy: an independent oracle that shares no code with the project.
 
 One loop over rounds; the shared models are mixed with Metropolis weights. Softmax regression; every batch is the whole training
-set, so there is no shuffle to repeat. Sources, equation for equation: pFedMe (arXiv 2006.08848), Ditto (arXiv 2012.04221), APFL
-(arXiv 2003.13461), FedRep (arXiv 2102.07078), FedPer (arXiv 1912.00818), Per-FedAvg first order (arXiv 2002.07948), D-PSGD
-(arXiv 1705.09056).
+set, so there is no shuffle to repeat. Sources, equation for equation: pFedMe (arXiv 2006.08848), Ditto (arXiv 2012.04221),
+FedProx (arXiv 1812.06127), APFL (arXiv 2003.13461), FedRep (arXiv 2102.07078), FedPer (arXiv 1912.00818), Per-FedAvg first order
+(arXiv 2002.07948), D-PSGD (arXiv 1705.09056).
 """
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ def ditto(peer: Peer, tau: int, rate: float, *, strength: float, personal: int =
         peer.w = peer.w - rate * peer.grad(peer.w)
 
 
+def fedprox(peer: Peer, tau: int, rate: float, *, strength: float, **_: float) -> None:
+    start = peer.w
+    for _step in range(tau):
+        peer.w = peer.w - rate * (peer.grad(peer.w) + strength * (peer.w - start))
+
+
 def apfl(peer: Peer, tau: int, rate: float, *, adapt: int = 1, **_: float) -> None:
     for step in range(tau):
         mixed = peer.alpha * peer.v + (1 - peer.alpha) * peer.w
@@ -87,7 +93,9 @@ def evaluated(method: str, peer: Peer, *, inner: float = 0.0, adapted: int = 1, 
     return theta
 
 
-METHODS: dict[str, Callable[..., None]] = {f.__name__: f for f in (pfedme, ditto, apfl, perfedavg, dpsgd, fedrep)}
+METHODS: dict[str, Callable[..., None]] = {
+    f.__name__: f for f in (pfedme, ditto, fedprox, apfl, perfedavg, dpsgd, fedrep)
+}
 
 
 def run(

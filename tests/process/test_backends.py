@@ -86,6 +86,7 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
             id="dfca-nesterov-participation",
             marks=SLOW,
         ),
+        pytest.param({"algorithm": "fedprox", "participation": 0.7}, id="fedprox-participation", marks=SLOW),
         pytest.param({"algorithm": "fedspd", "dynamic_edges": 0.2}, id="fedspd-dynamic"),
         pytest.param(
             {"algorithm": "pfedme", "options": {"strength": 2.0}, "participation": 0.7},

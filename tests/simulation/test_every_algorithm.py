@@ -25,6 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedsoft, select": {"variant": "select"},
     "blend, relay": {"initialization": "global"},
     "dfca, seeds": {"initialization": "seeds"},
+    "dfca, groups": {"initialization": "groups"},
     "dpfl": {"budget": 2, "rebuild_every": 2},  # rounds in which peers ask, and others of many steps
     "dpfl, shares": {"period": 2, "preprocess_share": 0.7, "round_share": 0.6},
     "cgpfl": {"strength": 1.0, "align_every": 2, "sketch_size": 8},
@@ -32,10 +33,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "cgpfl, auto": {"strength": 1.0, "align_every": 2, "sketch_size": 8, "clusters": "auto", "clusters_max": 3},
     "cgpfl, alpha": {"strength": 1.0, "align_every": 3, "sketch_size": 8, "alpha": 0.5},
 }
-LOCKSTEP_ONLY = {"dpfl", "cgpfl", "dfca, seeds"}
+LOCKSTEP_ONLY = {"dpfl", "cgpfl", "dfca, seeds", "dfca, groups"}
 NEEDED: dict[str, dict[str, Any]] = {
     "blend": {"clusters": 2, "edges": "all", "dynamic_edges": 0.0},
     "dfca, seeds": {"clusters": 2, "edges": "all", "dynamic_edges": 0.0},
+    "dfca, groups": {"clusters": 2, "edges": "all", "dynamic_edges": 0.0},
     "dpfl": {
         "clusters": 1,
         "learning_rate": 0.1,

@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.dfca import Dfca, DfcaOptions, DfcaState, SplitEmpty, WarmupRounds
+from peer.algorithms.dfca import STARTS, Dfca, DfcaOptions, DfcaState, SplitEmpty, WarmupRounds
 from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
 from peer.algorithms.final_phase import moved, tuned, validated_share
 from peer.algorithms.held_out import Indices
@@ -47,7 +47,7 @@ from peer.core.messages import ModelHeader, Numbers, Select
 class BlendOptions(DfcaOptions):
     """``run.options`` of algorithm ``blend``: those of ``dfca``, with seeds or, where these are not possible, relaying."""
 
-    initialization: Literal["global", "local", "seeds"] = Field(
+    initialization: Literal["global", "local", "seeds", "groups"] = Field(
         "seeds",
         description="first models, as for dfca; the default is global with warmup_rounds, in async pace, with dynamic edges, "
         "and with no more rounds than clusters",
@@ -110,7 +110,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
         given: dict[str, object] = dict(manifest.options)
         if "initialization" not in given and (given.get("warmup_rounds") or obstacle_to_seeds(manifest)):
             given["initialization"] = "global"
-        if given.get("initialization", "seeds") != "seeds" and given.setdefault("warmup_rounds", 3):
+        if given.get("initialization", "seeds") not in STARTS and given.setdefault("warmup_rounds", 3):
             given.setdefault("split_empty", not manifest.privacy.is_on)
         return given
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from peer.algorithms.division import divide
+from peer.algorithms.division import directions, divide, groups, medoids
 
 DRAW = np.random.default_rng(4)
 
@@ -30,3 +30,40 @@ def test_clear_groups_are_those_of_scikit_learn(seed):
 
 def test_fewer_sketches_than_parts_give_no_division():
     assert divide(np.array([1]), np.ones((1, 3), np.float32), 2, seed=1) == {}
+
+
+def directions_of(count, each, seed, noise=0.6):
+    """Directions of ``count`` groups in 128 dimensions, ``each`` points in a group."""
+    draw = np.random.default_rng(seed)
+    centers = np.repeat(draw.standard_normal((count, 128)), each, axis=0) if count > 1 else np.zeros((each, 128))
+    scales = np.geomspace(1.0, 0.05, 128)  # updates vary in few directions, which alone would look like groups
+    return directions((centers + noise * scales * draw.standard_normal((len(centers), 128))).astype(np.float32))
+
+
+@pytest.mark.parametrize(("count", "each"), [(2, 6), (3, 4), (4, 3), (4, 8)])
+def test_the_test_finds_the_number_of_groups(count, each):
+    for seed in range(3):
+        labels = groups(directions_of(count, each, seed), 6, np.random.default_rng(seed))
+        truth = np.repeat(np.arange(count), each)
+        assert len({*zip(labels.tolist(), truth.tolist(), strict=True)}) == count == len({*labels.tolist()})
+
+
+def test_points_without_groups_seldom_look_like_some():
+    """One set of 20 has groups by chance."""
+    found = [len({*groups(directions_of(1, 12, seed), 4, np.random.default_rng(seed)).tolist()}) for seed in range(12)]
+    assert found.count(1) >= 10
+
+
+def test_the_middle_of_a_group_is_its_point_nearest_to_the_center_and_large_groups_come_first():
+    points = np.array([[9.0], [0.0], [1.0], [5.0], [10.0]])
+    assert medoids(points, np.array([1, 0, 0, 0, 1])) == [2, 0]
+    assert medoids(points[:0], np.zeros(0, np.int64)) == []
+
+
+def test_directions_do_not_depend_on_length_and_a_common_update():
+    draw = np.random.default_rng(1)
+    apart = draw.standard_normal((6, 128))
+    apart -= apart.mean(axis=0)
+    found = directions((7.0 + apart).astype(np.float32))
+    np.testing.assert_allclose(found, apart / np.linalg.norm(apart, axis=1, keepdims=True), atol=1e-5)
+    assert not directions(np.ones((3, 128), np.float32)).any()

@@ -136,7 +136,7 @@ def test_algorithms_that_end_a_round_in_their_own_way_take_no_step(name):
     assert keys_without_effect(manifest)["run.outer.optimizer"] == f"algorithm {name} ends a round in its own way"
 
 
-@pytest.mark.parametrize("name", ["dfedavg", "dfca"])
+@pytest.mark.parametrize("name", ["dfedavg", "fedprox", "dfca"])
 def test_a_run_differs_by_the_step_and_keeps_a_momentum_for_each_slot(name):
     def graph(**changes):
         settings = {"task": "digits", "model_options": {"hidden": 8}, "rounds": 3, "algorithm": name, "clusters": 2}

@@ -29,6 +29,7 @@ COVERED = {
     "dfca": {"options": {"warmup_rounds": 2}},
     "ifca": {"participation": 0.7},
     "blend": {"options": {"tune_epochs": 2}},
+    "fedprox": {},
     "ditto": {"options": {"personal_epochs": 1}},
     "fedrep": {"model": "mlp"},
 }

@@ -47,7 +47,7 @@ def experiment(tmp_path, case):
         'method = "server"\nrun = { algorithm = "fedsoft" }\nserver = { selected = 2 }',
         'method = "server"\nrun = { algorithm = "pfedme" }',
         'method = "server"\nrun = { algorithm = "dfedavg", private_parameters = ["3.*"] }',
-        'method = "server"\nrun = { algorithm = "cgpfl", clusters = 2, local_epochs = 6 }',
+        'method = "server"\nrun = { algorithm = "cgpfl", clusters = 20, local_epochs = 6 }',
         'method = "server"\nrun = { algorithm = "cgpfl", options = { clusters = "auto" }, local_epochs = 6 }',
     ],
 )

@@ -15,6 +15,7 @@ UNEQUAL = {"split": "two_class", "split_options": {"samples_min": 20, "samples_m
 MEANS = [
     ("dfedavg", {}),
     ("ditto", {}),
+    ("fedprox", {}),
     ("apfl", {}),
     ("fedrep", {}),
     ("fedper", {}),

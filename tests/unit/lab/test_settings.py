@@ -139,7 +139,7 @@ def folder(tmp_path):
         for seed, value in enumerate(row):
             place = tmp_path / "a" / f"{setting}-{case}" / f"seed-{seed}.json"
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(json.dumps(result(case, setting, seed, value)))
+            place.write_text(json.dumps(result(case, setting, seed, value, worst=value / 200)))
     return tmp_path
 
 
@@ -155,10 +155,12 @@ def test_the_best_of_each_column_and_what_is_not_separated_from_it_are_marked(fo
     }
     assert cells["dfedavg"]["soft"] == "86.0 ± 0.00 **" and cells["dfca"]["soft"] == "85.7 ± 2.87 *"
     assert cells["local"]["soft"] == "", "it was not run there"
-    assert worst[1][1:] == ("50.0 / 60.0", "50.0 / 60.0")
+    assert worst[1][1:] == ("45.5 ± 1.24 / 60.0", "42.8 ± 1.43 / 60.0")
     rows = {row[0]: dict(zip(costs[0], row, strict=True)) for row in costs}
     assert (rows["dfca"]["mean regret"], rows["dfca"]["largest regret"]) == ("0.2", "0.3")
     assert (rows["dfedavg"]["mean regret"], rows["dfedavg"]["largest regret"]) == ("4.9", "9.8")
+    assert (rows["dfca"]["mean to the best"], rows["local"]["mean to the best"]) == ("best", "")
+    assert rows["dfedavg"]["mean to the best"] == "-4.75 ± 1.64", "of the means over both settings of seeds 0, 1, 2"
     assert rows["local"]["mean regret"] == "", "it was not run in every setting"
     assert rows["local"]["mean, %"] == "", "a mean over fewer settings cannot be compared"
     assert (

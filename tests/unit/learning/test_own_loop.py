@@ -158,6 +158,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "local": {},
     "dfca": {"clusters": 2},
     "ditto": {"options": {"strength": 0.5}},
+    "fedprox": {},
     "fedsoft": {"clusters": 2},
     "fedrep": {"private_parameters": ["2.*"]},
     "fedspd": {"clusters": 2},

@@ -131,6 +131,7 @@ OPTIONS: dict[str, dict[str, Row]] = {
         "sketch_size": Row(4, {}, ONE_CLUSTER),
     },
     "ditto": {"strength": Row(1.0), "personal_epochs": Row(2)},
+    "fedprox": {"strength": Row(5.0)},
     "apfl": {"alpha": Row(0.2), "adapt": Row(False)},
     "fedrep": {"head_epochs": Row(2)},
     "perfedavg": {"inner_learning_rate": Row(0.3), "adapt_steps": Row(3)},

@@ -19,6 +19,7 @@ OPTIONS = {  # algorithm and variant: the options of both
     "pfedme": ({"strength": 2.0, "inner_steps": 3}, {"strength": 2.0, "steps": 3}),
     "ditto": ({"strength": 0.7}, {"strength": 0.7}),
     "ditto, epochs": ({"strength": 0.7, "personal_epochs": 2}, {"strength": 0.7, "personal": 2}),
+    "fedprox": ({"strength": 0.9}, {"strength": 0.9}),
     "apfl": ({}, {}),
     "apfl, fixed": ({"alpha": 0.2, "adapt": False}, {"alpha": 0.2, "adapt": 0}),
     "perfedavg": ({"inner_learning_rate": 0.2}, {"inner": 0.2}),
@@ -125,6 +126,18 @@ def test_ditto_without_strength_trains_the_personal_model_as_local_does():
     for one, two in zip(mine, shared, strict=True):
         assert one.models[0].tobytes() == two.models[0].tobytes(), "the shared model is that of dfedavg"
     assert len({peer.models[1].tobytes() for peer in mine}) == len(mine)
+
+
+def test_fedprox_without_strength_is_dfedavg_and_a_strong_pull_holds_the_model():
+    free, plain, held = (
+        run(graph_of(name, options=options, model="mlp", batch_size=20, rounds=1))
+        for name, options in (("fedprox", {"strength": 0.0}), ("dfedavg", {}), ("fedprox", {"strength": 5.0}))
+    )
+    start = peers_of(graph_of("dfedavg", model="mlp", batch_size=20))[0].models[0]
+    for one, two, three in zip(free, plain, held, strict=True):
+        assert one.models[0].tobytes() == two.models[0].tobytes()
+        moved = [float(np.linalg.norm(peer.models[0] - start)) for peer in (one, three)]
+        assert 0 < moved[1] < 0.8 * moved[0]
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])

@@ -143,17 +143,6 @@ def adds_masks_of_the_dead_with_the_other_sign(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(ReceivedSum, "_pair_masks", masks)
 
 
-def adds_models_to_members_that_are_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fits(self: ReceivedSum, sender: int, shares: bytes, original: Any = ReceivedSum.fits) -> bool:
-        members, self.members = self.members, None
-        try:
-            return bool(original(self, sender, shares))
-        finally:
-            self.members = members
-
-    monkeypatch.setattr(ReceivedSum, "fits", fits)
-
-
 def masks_with_a_new_secret_at_each_try(monkeypatch: pytest.MonkeyPatch) -> None:
     def streams(self: SentSum, original: Any = SentSum.streams) -> Any:
         self._secret = derived(self._secret, "next")
@@ -166,7 +155,6 @@ BUGS = (
     repeats_its_model,
     lets_neighbors_pull_trained_models,
     adds_masks_of_the_dead_with_the_other_sign,
-    adds_models_to_members_that_are_fixed,
     masks_with_a_new_secret_at_each_try,
 )
 

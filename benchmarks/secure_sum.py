@@ -1,0 +1,162 @@
+"""What a secure sum costs beside plain models: processor time and bytes of one model, 8 peers that are all neighbors.
+
+    python benchmarks/secure_sum.py [--sizes 0.3 10 44] [--repeats 9] [--save]
+
+Sender and receiver are in one process, gRPC over loopback, plaintext: the processor time is that of both ends. Plain: encode,
+push, check, fold. Summed: mask, push, add; and a seventh of what opens the sum of seven models: their own masks taken off, the
+mean made. "one dead": six of seven have delivered, and the masks that they share with the seventh are taken off too. Bytes: what
+comes with each model: keys with signatures of 72 bytes, shares, and the messages that open the sum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from record import new_parser, record
+from transport import LIMITS, MEGABYTE, TIMEOUTS, FoldingReceiver, schema_of
+
+from coordinator_free_bootstrap import Graph, Manifest, make_graph
+from peer.core import messages
+from peer.core.arrivals import Arrival
+from peer.core.encoding import MASKED, encode
+from peer.core.messages import SumMessage
+from peer.secure_sum.arithmetic import Mask, add_masks, factor, masked, plain
+from peer.secure_sum.keys import Unsigned
+from peer.secure_sum.sums import SecureSums
+from peer.wire.client import NeighborLink
+from peer.wire.server import PeerServer
+
+NEIGHBORS, BOUND = 7, 16.0
+SIGNATURE_BYTES = 72
+HEADINGS = [
+    "model",
+    "plain ms",
+    "summed ms",
+    "ratio (aim 1.5)",
+    "one dead ms",
+    "bytes more",
+    "of float32 (aim 1.05)",
+    "extra memory",
+]
+
+
+class AddingReceiver(FoldingReceiver):
+    """Folds plain models, and adds masked ones to a sum."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__(elements)
+        self.total = np.zeros(elements, np.uint32)
+
+    def _fold(self, arrival: Arrival) -> None:
+        if arrival.header.encoding == MASKED:
+            np.add(self.total, arrival.buffer.view("<u4"), out=self.total)
+        else:
+            super()._fold(arrival)
+
+
+def streams(count: int) -> list[Mask]:
+    return [(os.urandom(16), 1) for _ in range(count)]
+
+
+async def measure(size: int, repeats: int) -> tuple[float, float, float]:
+    """Return processor ms of one model: plain, summed, summed with one dead neighbor; medians."""
+    theta = np.random.default_rng(1).standard_normal(size // 4, np.float32)
+    receiver = AddingReceiver(theta.size)
+    server = PeerServer(receiver, "127.0.0.1:0", limits=LIMITS, timeouts=TIMEOUTS)
+    link = NeighborLink(1, f"127.0.0.1:{await server.start()}", limits=LIMITS, timeouts=TIMEOUTS)
+    scale = factor(BOUND, NEIGHBORS) / NEIGHBORS
+
+    def header(encoding: str) -> messages.ModelHeader:
+        return messages.ModelHeader(2, 1, 0, 0, 0, 0, 1, 100, 1.0, theta.nbytes, encoding)
+
+    async def plain_model() -> None:
+        await link.push(header("float32"), encode(theta, schema_of(theta.size), "float32"))
+
+    async def masked_model() -> None:
+        await link.push(header(MASKED), masked(theta, scale, streams(NEIGHBORS)).view(np.uint8))
+
+    def opened(masks: int) -> None:
+        add_masks(receiver.total, streams(masks))
+        plain(receiver.total, scale)
+
+    taken: dict[str, list[float]] = {"plain": [], "masked": [], "opened": [], "dead": []}
+    for repeat in range(repeats + 2):
+        for name, work in (("plain", plain_model), ("masked", masked_model)):
+            began = time.process_time()
+            await work()
+            taken[name].append(1000 * (time.process_time() - began))
+        for name, masks in (("opened", NEIGHBORS), ("dead", 2 * (NEIGHBORS - 1))):
+            began = time.process_time()
+            opened(masks)
+            taken[name].append(1000 * (time.process_time() - began))
+        if repeat < 2:  # the first two warm up
+            for times in taken.values():
+                times.clear()
+    await link.close()
+    await server.stop(1.0)
+    median = {name: statistics.median(times) for name, times in taken.items()}
+    return (
+        median["plain"],
+        median["masked"] + median["opened"] / NEIGHBORS,
+        median["masked"] + median["dead"] / (NEIGHBORS - 1),
+    )
+
+
+def bytes_beside() -> int:
+    """Return the bytes that come with one model of a sum: key and shares of the sender, and the messages both ways."""
+    made = make_graph("complete", NEIGHBORS + 1, seed=1)
+    graph = Graph(made.nodes, made.edges, Manifest(algorithm="dfedavg", secure_sum=BOUND))
+    peers = {i: SecureSums(i, graph, Unsigned(), os.urandom) for i in graph.ids}
+    for n in range(1, NEIGHBORS + 1):
+        peers[0].meets(n, 1, peers[n].announcement(1))
+    roster = peers[0].begin(0, [(n, 1) for n in range(1, NEIGHBORS + 1)])
+    total = NEIGHBORS * (len(roster) + NEIGHBORS * SIGNATURE_BYTES)
+    for n in range(1, NEIGHBORS + 1):
+        peers[n].join(0, 0, roster, 1)
+        shares = peers[n].shares(0, 0)
+        peers[0].delivered(n, shares)
+        total += len(shares)
+    queue = [(0, *message) for message in peers[0].fix()]
+    while queue:
+        sender, to, kind, data = queue.pop(0)
+        total += len(data)
+        queue += [(to, *message) for message in peers[to].take(SumMessage(sender, 1, 0, kind, data))]
+    return total // NEIGHBORS
+
+
+def row(size: int, repeats: int, more: int) -> list[str]:
+    unmasked, summed, dead = asyncio.run(measure(size, repeats))
+    times = f"{unmasked:.2f}", f"{summed:.2f}", f"{summed / unmasked:.2f}", f"{dead:.2f}"
+    return [
+        f"{size / MEGABYTE:g} MB",
+        *times,
+        str(more),
+        f"{1 + more / size:.4f}",
+        "1 a push in flight, 1 at the receiver",
+    ]
+
+
+def main() -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("--sizes", type=float, nargs="+", default=[0.3, 10, 44], help="model sizes in MB")
+    parser.add_argument("--repeats", type=int, default=9)
+    options = parser.parse_args()
+    sizes = [round(megabytes * MEGABYTE) // 4 * 4 for megabytes in options.sizes]
+    rows = [row(size, options.repeats, bytes_beside()) for size in sizes]
+    record(
+        "secure-sum",
+        "Secure sums: one model of eight peers, processor time of both ends",
+        HEADINGS,
+        rows,
+        save=options.save,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -23,7 +23,7 @@ Row = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Source:
+class SiteTable:
     """A table of the package: its file, the column of sites, the inputs, and what is predicted from the rows."""
 
     file: str
@@ -49,21 +49,23 @@ def is_yes(column: str) -> Callable[[list[Row]], list[bool]]:
 
 
 TABLES = {
-    "procedures": Source("COUNT/azpro", "hospital", ("los", "sex", "admit", "age75"), above("procedure", 0)),
-    "deaths": Source("COUNT/medpar", "provnum", ("los", "hmo", "white", "age80", "type2", "type3"), above("died", 0)),
-    "reading": Source(
+    "procedures": SiteTable("COUNT/azpro", "hospital", ("los", "sex", "admit", "age75"), above("procedure", 0)),
+    "deaths": SiteTable(
+        "COUNT/medpar", "provnum", ("los", "hmo", "white", "age80", "type2", "type3"), above("died", 0)
+    ),
+    "reading": SiteTable(
         "Ecdat/Star",
         "schidkn",
         ("tmathssk", "classk", "totexpk", "sex", "freelunk", "race"),
         above("treadssk"),
     ),
-    "benefits": Source(
+    "benefits": SiteTable(
         "Ecdat/Benefits",
         "state",
         ("age", "tenure", "joblost", "nwhite", "school12", "sex", "smsa", "married", "dkids", "head", "yrdispl", "rr"),
         is_yes("ui"),
     ),
-    "pharmacy": Source(
+    "pharmacy": SiteTable(
         "Ecdat/VietNamI",
         "commune",
         ("lnhhexp", "age", "sex", "married", "educ", "illness", "injury", "illdays", "actdays", "insurance"),
@@ -72,7 +74,7 @@ TABLES = {
 }
 
 
-def table(rows: list[Row], source: Source) -> list[list[str]]:
+def table(rows: list[Row], source: SiteTable) -> list[list[str]]:
     """Return header and rows of the sites with the most rows; sites are numbered in ascending order of their names.
 
     Raises:

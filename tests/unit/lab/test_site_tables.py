@@ -7,9 +7,9 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
-from site_tables import SITES, TABLES, Source, above, is_yes, table
+from site_tables import SITES, TABLES, SiteTable, above, is_yes, table
 
-SOURCE = Source("package/small", "town", ("age",), above("score"))
+SOURCE = SiteTable("package/small", "town", ("age",), above("score"))
 
 
 def rows_of(sites):

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +41,7 @@ NODES, VICTIM, KILL_ROUND = 4, 3, 4
 PFLLIB = "https://github.com/TsingZ0/PFLlib"
 TORCH = "torch==2.13.0"
 CAP_S = 900.0  # of a run
+SAMPLE_S = 0.5  # between two looks at memory and processor
 LEFT_S = 400.0  # of a run after a kill: p2pfl waits 300 s for a model that does not come
 
 
@@ -107,16 +109,15 @@ class Network:
         if not self.name and running:
             found = _read(self.process.pid, "ns/net", link=True)
             self.name = found if found != _read(os.getpid(), "ns/net", link=True) else ""
-        total_kb = 0
-        for pid in self.pids():
-            fields = _read(pid, "stat").rpartition(")")[2].split()
+        total_kb, pids = 0, self.pids()
+        for pid in pids:
+            if fields := _read(pid, "stat").rpartition(")")[2].split():
+                self._ticks[pid] = int(fields[11]) + int(fields[12])
             memory = _read(pid, "smaps_rollup").splitlines()
             total_kb += sum(int(line.split()[1]) for line in memory if line.startswith("Pss:"))
-            if fields:
-                self._ticks[pid] = int(fields[11]) + int(fields[12])
-            for line in _read(pid, "net/dev").splitlines():
-                if line.strip().startswith("lo:"):
-                    self.bytes = max(self.bytes, int(line.split(":")[1].split()[0]))
+        for line in _read(pids[0], "net/dev").splitlines() if pids else ():
+            if line.strip().startswith("lo:"):
+                self.bytes = max(self.bytes, int(line.split(":")[1].split()[0]))
         self.peak_mb = max(self.peak_mb, total_kb / 1000)
         return running
 
@@ -135,7 +136,7 @@ class Network:
     def end(self) -> None:
         """Kill what still runs."""
         for pid in self.pids():
-            if pid != os.getpid():
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
@@ -202,12 +203,16 @@ def run(system: System, setting: dict[str, Any], data: dict[str, np.ndarray], op
         network = Network(command, environment, output)
         try:
             while network.sample() and time.time() - began < (killed_at + LEFT_S if killed_at else CAP_S):
-                if kill and killed_at is None and (victim := _victim(folder)):
-                    os.kill(victim, signal.SIGKILL)
-                    killed_at = time.time() - began
-                time.sleep(0.1)
+                looked = time.monotonic()
+                while time.monotonic() < looked + SAMPLE_S:
+                    if kill and killed_at is None and (victim := _victim(folder)):
+                        os.kill(victim, signal.SIGKILL)
+                        killed_at = time.time() - began
+                    time.sleep(0.02 if kill and killed_at is None else SAMPLE_S)
         finally:
             network.end()
+            if options.keep:
+                shutil.copytree(folder, options.keep / f"{system.script}-{began:.0f}")
         if kill and killed_at is None:
             raise SystemExit(f"{system.name}: node {VICTIM} was not killed; it printed: {_last_line(folder)}")
         ends: dict[int, list[tuple[float, float]]] = defaultdict(list)
@@ -219,8 +224,6 @@ def run(system: System, setting: dict[str, Any], data: dict[str, np.ndarray], op
                 elif line["kind"] == "trained":
                     train_s[node].append(line["train_s"])
         complete = len(ends) == NODES and all(len(each) >= setting["rounds"] for each in ends.values())
-        if options.keep:
-            shutil.copytree(folder, options.keep / f"{system.script}-{time.time():.0f}")
         return Run(dict(ends), dict(train_s), killed_at, network, "" if complete else _last_line(folder))
 
 
@@ -238,7 +241,10 @@ def _victim(folder: Path) -> int:
 
 def _last_line(folder: Path) -> str:
     printed = [line for path in sorted(folder.glob("*.txt")) for line in path.read_text(errors="replace").splitlines()]
-    return next((line.strip()[:160] for line in reversed(printed) if "rror" in line), "it printed no error")
+    return next(
+        (line.strip()[:160] for line in reversed(printed) if "rror" in line and "uvicorn" not in line),
+        "it printed no error",
+    )
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------------

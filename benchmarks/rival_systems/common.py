@@ -59,7 +59,7 @@ class Setting:
         """Train one epoch of SGD in shuffled batches; return the mean loss."""
         optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate)
         total = 0.0
-        for batch in torch.randperm(len(x)).split(self.batch_size):
+        for batch in torch.randperm(len(x)).split(self.batch_size):  # type: ignore[no-untyped-call]
             optimizer.zero_grad()
             loss = functional.cross_entropy(model(x[batch]), y[batch])
             loss.backward()  # type: ignore[no-untyped-call]

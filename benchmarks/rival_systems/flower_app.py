@@ -7,12 +7,14 @@ python flower_app.py FOLDER simulation     # its simulation, in Ray
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from textwrap import dedent
 
+START_S = 120.0  # at most, until the SuperLink listens
 BIN = Path(sys.executable).parent
 APP = dedent(
     """
@@ -53,7 +55,8 @@ from flwr.serverapp.strategy import FedAvg
 
 FOLDER = Path(os.environ["RIVAL_FOLDER"])
 SETTING = Setting.read(FOLDER)
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 
 @client.train()
@@ -113,7 +116,7 @@ def launch(folder: Path, way: str) -> None:
     servers = []
     if way == "deployment":
         servers.append(start("superlink", str(BIN / "flower-superlink"), "--insecure"))
-        time.sleep(5.0)
+        _until_listening(8000)
         for node in range(nodes):
             about = f"partition-id={node} num-partitions={nodes}"
             words = ["--insecure", "--port", str(9100 + node), "--node-config", about]
@@ -121,6 +124,16 @@ def launch(folder: Path, way: str) -> None:
     start("run", str(BIN / "flwr"), "run", str(app), way, "--stream").wait()
     for server in servers:
         server.terminate()
+
+
+def _until_listening(port: int) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        with socket.socket() as connection:
+            if connection.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise SystemExit(f"error: nothing listens at port {port} after {START_S:.0f} s")
 
 
 if __name__ == "__main__":

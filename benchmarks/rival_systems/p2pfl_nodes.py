@@ -59,6 +59,7 @@ def be_a_node(folder: Path, node: int) -> None:
         def training_step(self, batch: dict[str, Tensor], _: int) -> Tensor:
             return functional.cross_entropy(self.net(batch["image"].float()), batch["label"])
 
+        @override
         def test_step(self, batch: dict[str, Tensor], _: int) -> None:
             self.log("test_loss", functional.cross_entropy(self.net(batch["image"].float()), batch["label"]))
 

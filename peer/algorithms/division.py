@@ -44,9 +44,9 @@ def divide(ids: Ids, sketches: Sketches, parts: int, seed: int) -> dict[int, int
 @functools.lru_cache(maxsize=1)  # a simulation of all peers asks once for each
 def _grouped(ids: bytes, sketches: bytes, most: int, seed: int) -> tuple[dict[int, int], tuple[int, ...]]:
     peers = np.frombuffer(ids, np.int64)
-    points = directions(np.frombuffer(sketches, np.float32).reshape(len(peers), -1))
-    labels = groups(points, most, generator(seed, "groups"))
-    middles = medoids(points, labels)
+    rows = np.frombuffer(sketches, np.float32).reshape(len(peers), -1)
+    labels = groups(rows, most, generator(seed, "groups"))
+    middles = medoids(directions(rows), labels)
     order = {int(labels[index]): number for number, index in enumerate(middles)}
     return {int(i): order[int(label)] for i, label in zip(peers, labels, strict=True)}, tuple(
         int(peers[index]) for index in middles
@@ -65,7 +65,7 @@ def grouped(ids: Ids, sketches: Sketches, most: int, seed: int) -> tuple[Mapping
     return _grouped(ids.tobytes(), np.ascontiguousarray(sketches, np.float32).tobytes(), most, seed)
 
 
-def directions(sketches: Sketches) -> Points:
+def directions(sketches: Sketches | Points) -> Points:
     """Return what sketches say of the peers' data: centered, each of length 1, float64 [n, q]; an equal one stays 0."""
     centered = sketches.astype(np.float64) - sketches.mean(axis=0, dtype=np.float64)
     lengths = np.linalg.norm(centered, axis=1, keepdims=True)
@@ -73,23 +73,24 @@ def directions(sketches: Sketches) -> Points:
     return points
 
 
-def groups(points: Points, most: int, draw: np.random.Generator) -> Labels:
-    """Return the group of each point, int64 [n]: as many groups, up to ``most``, as a rotation test finds.
+def groups(sketches: Sketches | Points, most: int, draw: np.random.Generator) -> Labels:
+    """Return the group of each sketch, int64 [n]: as many groups of directions, up to ``most``, as a rotation test finds.
 
-    The points are compared with `ROTATIONS` other sets, mixed by random orthogonal matrices, which keep mean and covariance, not
-    groups. What k-means with each number of centers saves is measured in standard deviations of what it saves in these sets.
+    The sketches are compared with `ROTATIONS` other sets, mixed by random orthogonal matrices, which keep mean and covariance, not
+    groups; directions come after the mixing, as they have no such distribution. What k-means with each number of centers saves is measured in standard deviations of what it saves in these sets.
     There are groups if the largest of these numbers is larger than in all other sets but one; the smallest number of groups
-    counts that comes near it. No fixed share would do: what one more center saves by chance depends on the points.
+    counts that comes near it. No fixed share would do: what one more center saves by chance depends on the sketches.
 
     Source: Oyvind Langsrud, "Rotation tests", 2005; the largest of several statistics, as Peter H. Westfall and S. Stanley Young,
     "Resampling-Based Multiple Testing", 1993.
     """
+    points = directions(sketches)
     none = np.zeros(len(points), np.int64)
     counts = range(2, min(most, len(points) - 1) + 1)
     if not counts or cost(points, none) == 0:
         return none
     found = [k_means(points, count, draw) for count in counts]
-    others = [_mixed(points, draw) for _ in range(ROTATIONS)]
+    others = [directions(_mixed(sketches.astype(np.float64), draw)) for _ in range(ROTATIONS)]
     by_chance = np.array([_saved(each, [k_means(each, count, draw) for count in counts]) for each in others])
     mean, spread = by_chance.mean(axis=0), by_chance.std(axis=0) + np.finfo(float).eps
     own = (_saved(points, found) - mean) / spread

@@ -32,26 +32,26 @@ def test_fewer_sketches_than_parts_give_no_division():
     assert divide(np.array([1]), np.ones((1, 3), np.float32), 2, seed=1) == {}
 
 
-def directions_of(count, each, seed, noise=0.6):
-    """Directions of ``count`` groups in 128 dimensions, ``each`` points in a group."""
+def sketches_of(count, each, seed, noise=0.6):
+    """Sketches of ``count`` groups in 128 dimensions, ``each`` points in a group."""
     draw = np.random.default_rng(seed)
     centers = np.repeat(draw.standard_normal((count, 128)), each, axis=0) if count > 1 else np.zeros((each, 128))
     scales = np.geomspace(1.0, 0.05, 128)  # updates vary in few directions, which alone would look like groups
-    return directions((centers + noise * scales * draw.standard_normal((len(centers), 128))).astype(np.float32))
+    return (centers + noise * scales * draw.standard_normal((len(centers), 128))).astype(np.float32)
 
 
 @pytest.mark.parametrize(("count", "each"), [(2, 6), (3, 4), (4, 3), (4, 8)])
 def test_the_test_finds_the_number_of_groups(count, each):
     for seed in range(3):
-        labels = groups(directions_of(count, each, seed), 6, np.random.default_rng(seed))
+        labels = groups(sketches_of(count, each, seed), 6, np.random.default_rng(seed))
         truth = np.repeat(np.arange(count), each)
         assert len({*zip(labels.tolist(), truth.tolist(), strict=True)}) == count == len({*labels.tolist()})
 
 
 def test_points_without_groups_seldom_look_like_some():
     """One set of 20 has groups by chance."""
-    found = [len({*groups(directions_of(1, 12, seed), 4, np.random.default_rng(seed)).tolist()}) for seed in range(12)]
-    assert found.count(1) >= 10
+    found = [len({*groups(sketches_of(1, 12, seed), 4, np.random.default_rng(seed)).tolist()}) for seed in range(24)]
+    assert found.count(1) >= 21
 
 
 def test_the_middle_of_a_group_is_its_point_nearest_to_the_center_and_large_groups_come_first():

@@ -78,7 +78,7 @@ def test_the_best_center_of_a_distribution_is_measured(tmp_path):
 @pytest.mark.parametrize(
     ("case", "found"),
     [
-        ('method = "server"\nrun = { algorithm = "dfca" }', "apfl, cgpfl, dfedavg, ditto, fedrep"),
+        ('method = "server"\nrun = { algorithm = "dfca" }', "apfl, cgpfl, dfedavg, ditto, fedprox, fedrep"),
         ('method = "server"\nrun = { algorithm = "pfedme" }\nserver = { selected = 2 }', "selected"),
         ('method = "server"\nrun = { algorithm = "fedsoft" }\nserver = { restarts = 2 }', "restarts"),
         ('method = "ifca-server"\nserver = { selected = 2 }', "selected"),

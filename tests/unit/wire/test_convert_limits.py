@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
-from peer.core.encoding import ENCODINGS
+from peer.core.encoding import ENCODINGS, MASKED
 from peer.core.messages import HEADER_NUMBERS_MAX, NUMBERS_MAX, Heartbeat, Numbers, Outcome, Phase, Select
 from peer.wire import convert
 from peer.wire.generated import peer_pb2
@@ -127,7 +127,7 @@ def test_numbers_that_are_not_finite_are_refused(wrong: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [(list(Phase), "Phase"), (list(Outcome), "Outcome"), (ENCODINGS, "Encoding")]
+    ("ours", "theirs"), [(list(Phase), "Phase"), (list(Outcome), "Outcome"), ([*ENCODINGS, MASKED], "Encoding")]
 )
 def test_enums_of_python_and_proto_have_the_same_names(ours: list[str], theirs: str) -> None:
     names = peer_pb2.DESCRIPTOR.enum_types_by_name[theirs].values_by_name

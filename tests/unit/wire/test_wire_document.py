@@ -16,7 +16,7 @@ from coordinator_free_bootstrap.manifest import Limits
 from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX, Meaning
 from coordinator_free_bootstrap.rates import RATE_EXPECTED
 from peer.core.constants import DEFAULTS
-from peer.core.encoding import ENCODINGS, payload_size
+from peer.core.encoding import ENCODINGS, MASKED, payload_size
 from peer.core.messages import HEADER_NUMBERS_MAX, NUMBERS_MAX, WIRE_VERSION, Outcome
 from peer.core.schema import Schema, TensorSpec
 from peer.wire import access, convert
@@ -77,7 +77,7 @@ def test_wire_version_is_the_version_of_the_code() -> None:
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_encoding_table_has_the_payload_size(encoding: str) -> None:
-    assert [CODE.findall(row[0]) for row in rows("encoding")] == [[name] for name in ENCODINGS]
+    assert [CODE.findall(row[0]) for row in rows("encoding")] == [[name] for name in (*ENCODINGS, MASKED)]
     formula = next(row[1] for row in rows("encoding") if row[0] == f"`{encoding}`")
     schema = Schema((TensorSpec("weight", (3, 2)), TensorSpec("bias", (5,))))
     for whole, number in (("ceil(d / 8)", "2"), ("2 ceil(d / 100)", "2"), ("2 ceil(d / 10)", "4")):  # d is 11
@@ -101,6 +101,10 @@ LIMITS = {
     "`selected`": f"-1 to {power(convert.COUNT_MAX)},",
     "`sample_count` as a number": f"0 to {power(convert.SAMPLES_MAX)}",
     "`incarnation` of a hello": f"1 to {power(INCARNATION_MAX)}",
+    "bytes of `sum_key`, `roster`, `shares`, `SumRequest.data`": ", ".join(
+        [str(convert.SUM_KEY_BYTES_MAX)]
+        + [f"{n >> 10} Ki" for n in (convert.ROSTER_BYTES_MAX, convert.SHARES_BYTES_MAX, convert.SUM_BYTES_MAX)]
+    ),
     "`numbers`": f"{NUMBERS_MAX:,} finite float64; of a header {HEADER_NUMBERS_MAX}",
     "characters of a digest": str(convert.DIGEST_CHARS_MAX),
     "characters of `manifest`": f"{convert.MANIFEST_CHARS_MAX >> 20} Mi",

@@ -337,12 +337,13 @@ class State:
     def _comes_later(self, n: int) -> bool:
         """Return whether a neighbor does not answer that no incarnation of this peer has met: its edge is new, or it never came.
 
-        It may need the graph file, which TLS does not tell. Peers that change in the same round wait for each other.
+        It may need the graph file, which TLS does not tell. Peers that change in the same round wait for each other, and a peer
+        that would be alone waits for whoever comes: all peers may start at once.
         """
         neighbor, from_round = self.neighbors[n], self.graph.from_round
-        return (
-            self.resumed and not neighbor.incarnation and neighbor.hello_failures > 0 and self.round.index > from_round
-        )
+        answers = any(each.is_reachable for each in self.neighbors.values())
+        unknown = not neighbor.incarnation and neighbor.hello_failures > 0
+        return self.resumed and answers and unknown and self.round.index > from_round
 
     def changing(self) -> list[int]:
         """Return the neighbors with an earlier graph file that have not reached the round with which peers change to this one.

@@ -242,7 +242,7 @@ def test_a_peer_with_another_manifest_is_refused_and_the_others_continue(bed: Ma
 
 def test_the_wall_clock_is_read_for_timestamps_certificates_and_windows_of_work_only() -> None:
     """A jump of the clock changes no round: only timestamps, the validity of certificates and --when depend on it."""
-    stamps = {"store/history.py", "runtime/results.py", "wire/security.py", "runtime/schedule.py"}
+    stamps = {"store/history.py", "store/audit.py", "runtime/results.py", "wire/security.py", "runtime/schedule.py"}
     root = Path(peer.__file__).parent
     reading = re.compile(r"\btime\.(time|time_ns|gmtime|localtime)\(|\bdatetime\.(now|utcnow|today)\(")
     found = {str(path.relative_to(root)) for path in root.rglob("*.py") if reading.search(path.read_text())}

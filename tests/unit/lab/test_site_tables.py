@@ -1,4 +1,4 @@
-"""`benchmarks/site_tables.py`: the rows of real sites as tables that peers read."""
+"""`papers/suite/site_tables.py`: the rows of real sites as tables that peers read."""
 
 import sys
 from pathlib import Path

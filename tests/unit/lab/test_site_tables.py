@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[3] / "papers" / "suite"))
 
 from site_tables import SITES, TABLES, SiteTable, above, is_yes, table
 

@@ -292,8 +292,11 @@ class Algorithm(Generic[OptionsT, StateT]):
 
     @cached_property
     def _metropolis(self) -> dict[int, float]:
+        return self._metropolis_at(self.peer_id)
+
+    def _metropolis_at(self, receiver: int) -> dict[int, float]:
         one = self.manifest.edges == "one"
-        return {n: 0.5 if one else self.graph.metropolis(self.peer_id, n) for n in self.graph.neighbors(self.peer_id)}
+        return {n: 0.5 if one else self.graph.metropolis(receiver, n) for n in self.graph.neighbors(receiver)}
 
     def mixing_weight(self, neighbor: int) -> float:
         """Return an arrival's weight: 1 if uniform (the own model weighs 1 too), else its Metropolis weight."""
@@ -301,8 +304,8 @@ class Algorithm(Generic[OptionsT, StateT]):
 
     def weights_at(self, receiver: int) -> dict[int, float]:
         """Return the weights of all neighbors' models at a peer that folds them by `mixing_weight`: both ends know them."""
-        neighbors = self.graph.neighbors(receiver)
-        return {n: 1.0 if self.mix == "uniform" else self.graph.metropolis(receiver, n) for n in neighbors}
+        weights = self._metropolis_at(receiver)
+        return dict.fromkeys(weights, 1.0) if self.mix == "uniform" else weights
 
     def own_weight(self, folded_weight: float) -> float:
         """Return the own model's weight, given the summed weight of the arrivals; it includes that of missing neighbors."""

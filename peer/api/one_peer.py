@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("peer")
 
+_WATCH = Option("watch_graph")
+
 
 def run(
     peer_id: int,
@@ -108,8 +110,10 @@ async def run_async(
 
     with named_in_python():
         asked = complete_options(peer_id, options)
-        now, task_object = chosen(graph_of(graph), task, algorithm)
-        file = _watched(graph, now, task_object) if watch_graph else None
+        file = _watched(graph) if watch_graph else None
+        now, task_object = chosen(graph_of(graph) if file is None else file.graph, task, algorithm)
+        if file is not None:
+            _require_followed(file, now, task_object)
         task_file = absolute_task(now.manifest.task)
         if "log" in options:  # otherwise logging is as the program has set it up
             level, style = log_form(asked["log"])
@@ -196,25 +200,34 @@ async def to_end(
     return status, settings.state_dir
 
 
-def _watched(given: Graph | str | Path, graph: Graph, task: Task | None) -> SharedFile:
+def _watched(given: Graph | str | Path) -> SharedFile:
     """Return the graph file that a peer follows.
 
     Raises:
-        UsageError: the graph is no file, the program gives what the file does not name, or its samples are dealt to the peers.
+        UsageError: it is none.
+        GraphError, ConfigError: the file cannot be used.
     """
     from peer.runtime.graph_changes import SharedFile
+
+    if not isinstance(given, str | Path):
+        graph_of(given)  # what is no graph at all is refused as such
+        raise UsageError(ConfigProblem(_WATCH, "a graph file", "a peer.Graph", "Give its path as graph."))
+    return SharedFile(Path(given), watch=True)
+
+
+def _require_followed(file: SharedFile, graph: Graph, task: Task | None) -> None:
+    """Check that a program runs what the graph file says, as it will run what the next one says.
+
+    Raises:
+        UsageError: the program gives what the file does not name, or its samples are dealt to the peers.
+    """
     from peer.tasks.dealt import DealtTask
 
-    option = Option("watch_graph")
-    if not isinstance(given, str | Path):
-        raise UsageError(ConfigProblem(option, "a graph file", "a peer.Graph", "Give its path as graph."))
     if isinstance(task, DealtTask):
         raise UsageError(
-            ConfigProblem(option, "a task that loads the data of one peer", "samples that are dealt to all")
+            ConfigProblem(_WATCH, "a task that loads the data of one peer", "samples that are dealt to all")
         )
-    file = SharedFile(Path(given), watch=True)
     require_named(file.graph, graph)
-    return file
 
 
 async def _until_cancelled(reason: str) -> None:

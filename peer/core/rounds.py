@@ -164,7 +164,7 @@ class RoundCycle:
             case Trigger.SAT_OUT | Trigger.TRAINED:
                 if (
                     trigger is Trigger.SAT_OUT and state.sums is not None
-                ):  # without budget for the round: it sums all the same
+                ):  # it has no budget to train, and sums all the same
                     self._sender.announce()
                 state.round.exchange_began_at = now
             case Trigger.STEP_ENDED:

@@ -340,10 +340,10 @@ class State:
         It may need the graph file, which TLS does not tell. Peers that change in the same round wait for each other, and a peer
         that would be alone waits for whoever comes: all peers may start at once.
         """
-        neighbor, from_round = self.neighbors[n], self.graph.from_round
-        answers = any(each.is_reachable for each in self.neighbors.values())
-        unknown = not neighbor.incarnation and neighbor.hello_failures > 0
-        return self.resumed and answers and unknown and self.round.index > from_round
+        neighbor = self.neighbors[n]
+        may_be_new = self.resumed and self.round.index > self.graph.from_round
+        never_met = not neighbor.incarnation and neighbor.hello_failures > 0
+        return may_be_new and never_met and any(each.is_reachable for each in self.neighbors.values())
 
     def changing(self) -> list[int]:
         """Return the neighbors with an earlier graph file that have not reached the round with which peers change to this one.

@@ -141,19 +141,15 @@ class Sending:
 
         With secure sums it is the mean of the last sum, which has nothing of this peer's own model; there may be none yet.
         """
-        state, part = self._state, self._workspace.models.part
-        if state.sums is None:
-            model, round_index = part.of(self._algorithm.published(self._workspace, slot)), state.round.index
-        elif self._summed is not None:
-            round_index, model = self._summed
-        else:
+        state, summed = self._state, self._summed
+        if state.sums is not None and summed is None:
             return Refusal(
                 RefusalCode.NO_BASE, "no sum was opened since this peer started; ask another neighbor, or later"
             )
         header = ModelHeader(
             sender=state.peer_id,
             incarnation=state.incarnation,
-            round_index=round_index,
+            round_index=state.round.index if summed is None else summed[0],
             step=0,
             slot=slot,
             index=0,
@@ -163,4 +159,10 @@ class Sending:
             size_bytes=self._format.whole_bytes,
             encoding=self._format.whole,
         )
-        return header, lambda: encode(model, self._format.schema, self._format.whole)
+
+        def encoded() -> Payload:
+            part = self._workspace.models.part
+            model = part.of(self._algorithm.published(self._workspace, slot)) if summed is None else summed[1]
+            return encode(model, self._format.schema, self._format.whole)
+
+        return header, encoded

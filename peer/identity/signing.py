@@ -11,17 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from coordinator_free_bootstrap import Graph, dump_graph
 from coordinator_free_bootstrap.errors import ConfigProblem, IdentityError
 from coordinator_free_bootstrap.strict_json import loads
 from peer.identity.certificates import Certificate
 from peer.identity.files import KeyPair
-
-_ALGORITHM = ec.ECDSA(hashes.SHA256())
+from peer.identity.p256 import checking_key, is_signed, sign, signing_key
 
 
 def signed(graph: Graph, owner: KeyPair, owners: Sequence[Certificate] = ()) -> Graph:
@@ -36,10 +31,7 @@ def signed(graph: Graph, owner: KeyPair, owners: Sequence[Certificate] = ()) -> 
         IdentityError: the key is of another kind.
     """
     graph = replace(graph, owners=tuple(each.text() for each in owners) or graph.owners, signature="")
-    key = serialization.load_pem_private_key(owner.private_key, None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise IdentityError(ConfigProblem("owner's key", "one of P-256, as peer keygen makes it", type(key).__name__))
-    signature = key.sign(_parts(dump_graph(graph))[0], _ALGORITHM)
+    signature = sign(signing_key(owner, "owner's key"), _parts(dump_graph(graph))[0])
     return replace(graph, signature=base64.b64encode(signature).decode())
 
 
@@ -55,7 +47,8 @@ def require_signature(content: bytes, owners: Sequence[Certificate], source: str
         IdentityError: it has no signature, or one of another key or of another content.
     """
     text, signature = _parts(content.decode())
-    if any(_fits(owner, signature, text) for owner in owners):
+    keys = filter(None, map(checking_key, owners))
+    if any(is_signed(key, text, signature) for key in keys):
         return
     expected = f"the signature of an owner, {' or '.join(owner.fingerprint for owner in owners)}"
     got = "one of another key, or of another content" if signature else "no signature"
@@ -68,14 +61,3 @@ def _parts(content: str) -> tuple[bytes, bytes]:
     data: dict[str, Any] = loads(content)
     signature = data.get("graph", {}).pop("signature", "")
     return json.dumps(data, sort_keys=True, separators=(",", ":")).encode(), base64.b64decode(signature)
-
-
-def _fits(owner: Certificate, signature: bytes, text: bytes) -> bool:
-    key = owner.parsed.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        return False
-    try:
-        key.verify(signature, text, _ALGORITHM)
-    except InvalidSignature:
-        return False
-    return True

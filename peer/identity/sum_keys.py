@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigProblem, IdentityError
+from peer.identity import p256
 from peer.identity.certificates import Certificate
 from peer.identity.files import KeyPair
-
-_ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 class PinnedSigner:
@@ -29,42 +24,26 @@ class PinnedSigner:
     """
 
     def __init__(self, graph: Graph, peer_id: int, pair: KeyPair) -> None:
-        self._private = pair.private_key
         around = {peer_id, *graph.neighbors(peer_id)}
         around |= {other for n in graph.neighbors(peer_id) for other in graph.neighbors(n)}
         self._keys = {peer: _keys_of(graph, peer) for peer in sorted(around)}
-        _ = self._key
-
-    @cached_property
-    def _key(self) -> ec.EllipticCurvePrivateKey:
-        key = serialization.load_pem_private_key(self._private, None)
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise IdentityError(ConfigProblem("own key", "one of P-256, as peer keygen makes it", type(key).__name__))
-        return key
+        self._key = p256.signing_key(pair, "own key")
 
     def sign(self, text: bytes) -> bytes:
         """Return the signature of a text, DER."""
-        return self._key.sign(text, _ALGORITHM)
+        return p256.sign(self._key, text)
 
     def is_signed(self, peer: int, text: bytes, signature: bytes) -> bool:
         """Return whether a peer has signed a text; False for one that is no neighbor, and none of a neighbor."""
-        return any(_fits(key, text, signature) for key in self._keys.get(peer, ()))
+        return any(p256.is_signed(key, text, signature) for key in self._keys.get(peer, ()))
 
 
 def _keys_of(graph: Graph, peer: int) -> list[ec.EllipticCurvePublicKey]:
     node = graph.node(peer)
     certificates = [Certificate.from_text(text, f"graph file: peer {peer}") for text in node.certificates]
-    keys = [each.parsed.public_key() for each in certificates if each.fingerprint in node.pins]
-    found = [key for key in keys if isinstance(key, ec.EllipticCurvePublicKey)]
+    pinned = (each for each in certificates if each.fingerprint in node.pins)
+    found = [key for key in map(p256.checking_key, pinned) if key is not None]
     if not found:
         expected = "a certificate of each neighbor and of each of its neighbors, as run.secure_sum needs them"
         raise IdentityError(ConfigProblem("graph file", expected, f"none of peer {peer}", "Run `peer graph pin`."))
     return found
-
-
-def _fits(key: ec.EllipticCurvePublicKey, text: bytes, signature: bytes) -> bool:
-    try:
-        key.verify(signature, text, _ALGORITHM)
-    except InvalidSignature:
-        return False
-    return True

@@ -59,7 +59,7 @@ class CaseResults:
             seeds=len(self.results),
             published=_spread(first.get("published"), first.get("published_std")),
             measured=_spread(self.mean, half_width(self._values("measured"))),
-            to_best=self._to_best(),
+            to_best=to_best(self.results, self.best),
             before_final=self._before_final(),
             worst=self._worst(),
             worst_tenth=self._mean("metric_p10", self.metric.factor),
@@ -87,9 +87,6 @@ class CaseResults:
     def _worst(self) -> Spread | None:
         values = [self.metric.factor * value for value in self._values("metric_worst")]
         return _spread(mean(values), half_width(values))
-
-    def _to_best(self) -> Any:
-        return to_best(self.results, self.best)
 
     def _before_final(self) -> float | None:
         """Return the metric before the final phase; None for an algorithm without one."""

@@ -7,15 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from coordinator_free_bootstrap.graph import SUMMED
 from peer.secure_sum.arithmetic import TAG_BYTES
 from peer.secure_sum.keys import Announcement, Keys, in_order, unpacked
-
-NEIGHBORS_MIN = 3  # in a sum of two each sees the other's model
 
 
 def members_min(neighbors: int) -> int:
     """Return how many of a receiver's n neighbors in the graph file a sum has at least: three, and `threshold`."""
-    return max(NEIGHBORS_MIN, threshold(neighbors))
+    return max(SUMMED[0], threshold(neighbors))
 
 
 def threshold(neighbors: int) -> int:

@@ -6,7 +6,9 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the hundreds of processes that tests start compile our modules once
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # whose scripts import each other by bare names
 
 from tools.fixtures import bed, run_in_this_process, warm_parent  # noqa: F401  after OMP_NUM_THREADS
 from tools.http_proxies import proxies  # noqa: F401

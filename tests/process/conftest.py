@@ -1,14 +1,10 @@
-"""Peers of an earlier commit, and the benchmark scripts, which import each other by bare names."""
+"""Peers of an earlier commit."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
 from earlier import earlier_commit, write_packages
 
 

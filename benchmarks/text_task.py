@@ -7,9 +7,6 @@ shares. The transformer has random weights, the same at every site; adapters and
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -18,10 +15,13 @@ from typing_extensions import override
 
 from peer.tasks import Preprocessing, Shard, Task
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-
-from make_files import OPENINGS, SENTENCES, THINGS
-
+OPENINGS = ("hello", "good morning", "dear team", "hi there", "to whom it may concern")
+THINGS = ("my order", "the invoice", "the app", "my account", "the delivery", "the new phone")
+SENTENCES = {
+    "complaint": ("{} is broken again", "{} does not work", "i am angry about {}", "{} came late and wrong"),
+    "question": ("when will {} be ready", "how can i change {}", "where do i find {}", "what does {} cost"),
+    "thanks": ("thank you for {}", "{} works perfectly now", "i love {}", "great help with {}"),
+}
 LABELS = tuple(SENTENCES)
 CLAUSES = [clause for kind in SENTENCES.values() for clause in kind]
 WORDS = tuple(dict.fromkeys(" ".join([*OPENINGS, *THINGS, *CLAUSES, ", but"]).replace("{}", "").split()))
@@ -61,8 +61,10 @@ class Block(nn.Module):
     @override
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return float32 [n, tokens, width] for the same; ``mask``: bool [n, 1, 1, tokens], which tokens are read."""
-        heads = (each(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in (self.query, self.key, self.value))
-        read = functional.scaled_dot_product_attention(*heads, attn_mask=mask).transpose(1, 2).flatten(-2)
+        query, key, value = (
+            each(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in (self.query, self.key, self.value)
+        )
+        read = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(-2)
         x = functional.layer_norm(x + self.out(read), (WIDTH,))
         return functional.layer_norm(x + self.wide(x), (WIDTH,))
 

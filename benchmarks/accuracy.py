@@ -81,7 +81,7 @@ ENDLESS = ["run.task=digits", "run.model_options.hidden=[256,256]", "run.rounds=
 LOCKSTEP, ONE_EDGE, ASYNC, ALONE = "lockstep", "one edge a round", "async", "alone"
 PACES = {
     LOCKSTEP: [],
-    "lockstep, `round_deadline_s` 2.5": ["run.timeouts.suspicion_s=1", "run.timeouts.round_deadline_s=2.5"],
+    "lockstep, deadline 2.5 s": ["run.timeouts.suspicion_s=1", "run.timeouts.round_deadline_s=2.5"],
     ASYNC: ["run.pace=async"],
     ONE_EDGE: ["run.edges=one"],
     ALONE: ["run.algorithm=local"],
@@ -267,7 +267,8 @@ def over_seconds(seeds: Sequence[int], seconds: float) -> tuple[list[list[object
     """Return a row for each pace, and its mean accuracy at each second."""
     rows: list[list[object]] = []
     curves: dict[str, list[float]] = {}
-    usual, plain = [p for p in range(PEERS) if p not in (SLOW, THIN)], []
+    usual = [p for p in range(PEERS) if p not in (SLOW, THIN)]
+    plain: list[Run] = []
     for pace, settings in PACES.items():
         runs = [Run(settings, seed, seconds) for seed in seeds]
         plain = plain or runs  # lockstep is the first
@@ -371,7 +372,7 @@ def over_bytes(
         shares = [mine / plain[seed].bytes_to(goal[seed]) for seed, mine in zip(seeds, reached, strict=True)]
         costs = [curves[seed].final - plain[seed].final for seed in seeds]
         meets = np.mean(shares) <= SHARE_ALLOWED and np.mean(costs) >= -POINTS_ALLOWED
-        row = [
+        row: list[object] = [
             task,
             way,
             NAMES.get(encoding, encoding),

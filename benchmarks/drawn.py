@@ -53,9 +53,9 @@ def lines_as_svg(curves: Mapping[str, Sequence[float]], x_name: str, y_name: str
 
 
 def _apart(heights: Mapping[str, float]) -> dict[str, float]:
-    """Return the heights of names, moved apart where they would overlap; the lowest name stays inside the picture."""
+    """Return the heights of names, moved apart where they would overlap; the highest name stays inside the picture."""
     placed: dict[str, float] = {}
-    below = float(HEIGHT - BOTTOM + NAME_PX)
-    for name in sorted(heights, key=lambda each: -heights[each]):
-        below = placed[name] = min(heights[name], below - NAME_PX)
+    above = float(TOP - NAME_PX)
+    for name in sorted(heights, key=lambda each: heights[each]):
+        above = placed[name] = max(heights[name], above + NAME_PX)
     return placed

@@ -64,9 +64,7 @@ class Pacing:
         self.upload, self.download = TokenBucket(), TokenBucket()
         self.learned: FrameSizes | None = None  # None: all frames have the size that they may have
         self._fixed: dict[int, int] = {}  # frame bytes to neighbors that a declared limit makes slow, and not very slow
-        self._ahead: dict[
-            int, int
-        ] = {}  # most frame bytes to neighbors behind a slow relay, where frames go one by one
+        self._ahead: dict[int, int] = {}  # most frame bytes to neighbors behind a slow relay: frames go one by one
         self._rates: dict[int, float] = {}  # the lower one of both directions
         self._declared: set[int] = set()  # neighbors with limits, or behind a relay
 

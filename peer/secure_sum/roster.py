@@ -63,9 +63,7 @@ class Roster:
         ids = [each.peer for each in peers]
         if ids != sorted({*ids}):
             raise ValueError(f"{len(ids)} peers in another order, or twice")
-        for (
-            each
-        ) in peers:  # until the first wrong one: the right ones are known, so a lie costs one look at a signature
+        for each in peers:  # the first wrong one ends it: a lie costs one look at a signature
             if not keys.is_signed(each):
                 raise ValueError(f"a key of peer {each.peer} that this peer has not signed for this graph file")
             if not keys.gives_secret(each):

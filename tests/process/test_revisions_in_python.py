@@ -14,19 +14,18 @@ import numpy as np
 import pytest
 import torch
 from test_revisions import Federation
+from tools.histories import lines_of
 from tools.running import PATIENCE_S
 
 import peer
 from coordinator_free_bootstrap.errors import GraphError, RemovedError, UsageError
-from peer.store.history import read_history
 
 pytestmark = pytest.mark.process
 JOINED = "peer.api.joined:Joined"  # the task of a program that joins
 
 
 def lines(home: Path, peer_id: int, kind: str) -> list[dict[str, Any]]:
-    path = home / f"peer-{peer_id}" / "history.jsonl"
-    return [dict(line) for line in read_history(path) if line["kind"] == kind] if path.exists() else []
+    return lines_of(home / f"peer-{peer_id}" / "history.jsonl", kind)
 
 
 async def rounds_of(home: Path, *peer_ids: int, more: int = 3) -> None:

@@ -354,7 +354,7 @@ def test_a_center_is_not_compared_with_models_of_peers(tmp_path):
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.stem.startswith(("fedsoft", "dpfl", "cgpfl"))])
 def test_the_tables_of_the_other_systems_have_the_simplest_rivals(path):
-    cases = {case.name: case for case in load_experiment(path).case}
+    cases = {case.placed.case if case.placed else case.name: case for case in load_experiment(path).case}
     assert {"local", "dfedavg", "dfedavg+final"} <= cases.keys()
     assert cases["dfedavg+final"].run["final"]["epochs"] > 0
 

@@ -17,7 +17,6 @@ from pathlib import Path
 import docker
 import pytest
 import yaml
-from earlier import earlier_commit, write_packages
 from engine import IMAGE
 from own_task import DATA, graph_with_own_task
 from project import Project, rounds_done
@@ -164,19 +163,16 @@ def override(folder: Path, upgraded: dict[str, str]) -> None:
 
 
 @pytest.fixture
-def earlier_image(host: str, tmp_path: Path) -> str:
+def earlier_image(host: str, earlier: Path) -> str:
     """An image with the packages of an earlier commit of this wire version."""
-    if (commit := earlier_commit()) is None:
-        pytest.skip("no earlier commit of this wire version: a shallow clone, or no git repository")
-    packages = write_packages(commit, tmp_path / "earlier")
     site = "/opt/peer/lib/python3*/site-packages"
-    (packages / "Dockerfile").write_text(
+    (earlier / "Dockerfile").write_text(
         f"FROM {IMAGE}\nUSER root\nCOPY . /earlier\n"
         f"RUN cd {site} && rm -r peer coordinator_free_bootstrap && cp -r /earlier/* . && rm -r /earlier\nUSER 10001:10001\n"
     )
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
-        archive.add(packages, arcname=".")
+        archive.add(earlier, arcname=".")
     content.seek(0)
     client = docker.DockerClient(host, timeout=600)
     client.images.build(fileobj=content, custom_context=True, tag=EARLIER)

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from test_revisions import Federation
-from tools.histories import lines_of
 from tools.running import PATIENCE_S
 
 import peer
@@ -24,10 +23,6 @@ from coordinator_free_bootstrap.errors import GraphError, RemovedError, UsageErr
 
 pytestmark = pytest.mark.process
 JOINED = "peer.api.joined:Joined"  # the task of a program that joins
-
-
-def lines(home: Path, peer_id: int, kind: str) -> list[dict[str, Any]]:
-    return lines_of(home / f"peer-{peer_id}" / "history.jsonl", kind)
 
 
 async def until(holds: Callable[[], bool], running: Sequence[asyncio.Future[Any]]) -> None:
@@ -45,7 +40,7 @@ def test_peers_of_a_program_take_the_next_files_and_one_is_removed(
     caplog.set_level(logging.INFO, "peer")
 
     def starts(*peer_ids: int) -> int:
-        return min(len(lines(tmp_path, i, "start")) for i in peer_ids)
+        return min(len(federation.lines(i, "start")) for i in peer_ids)
 
     async def more_rounds(running: Sequence[asyncio.Future[Any]]) -> None:
         for i in range(len(running)):
@@ -76,7 +71,7 @@ def test_peers_of_a_program_take_the_next_files_and_one_is_removed(
     for i in (0, 1):
         rounds = federation.rounds(i)
         assert rounds == list(range(len(rounds)))
-        assert [bool(line["resumed_from"]) for line in lines(tmp_path, i, "start")] == [False, True, True]
+        assert [bool(line["resumed_from"]) for line in federation.lines(i, "start")] == [False, True, True]
 
 
 class Sum(peer.Task):

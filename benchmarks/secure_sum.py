@@ -2,11 +2,11 @@
 
     python benchmarks/secure_sum.py [--sizes 0.3 10 44] [--neighbors 4 7] [--repeats 9] [--save]
 
-Sender and receiver are in one process, gRPC over loopback, plaintext: the processor time is that of both ends. Plain: encode,
-push, check, fold. Summed: mask, push, add; and the model's part of what opens the sum of n models: their own masks taken off, the
-mean made. "one dead": all but one have delivered, and the masks that they share with it are taken off too. Bytes: what comes
-with each model: keys with signatures of 72 bytes, shares, and the messages that open the sum. Memory: the peak of what Python and
-NumPy allocate during one push, both ends.
+Sender and receiver are in one process, gRPC over loopback: the processor time is that of both ends. The channel has TLS, as in
+every run with secure sums; "in plaintext" is the ratio without it. Plain: encode, push, check, fold. Summed: mask, push, add; and
+the model's part of what opens the sum of n models: their own masks taken off, the mean made. "one dead": all but one have
+delivered, and the masks that they share with it are taken off too. Bytes: what comes with each model: keys with signatures of 72
+bytes, shares, and the messages that open the sum. Memory: the peak of what Python and NumPy allocate during one push, both ends.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from record import new_parser, record
+from security import both_ends
 from transport import LIMITS, MEGABYTE, TIMEOUTS, FoldingReceiver, schema_of
 from typing_extensions import override
 
@@ -30,10 +31,11 @@ from peer.core import messages
 from peer.core.arrivals import Arrival
 from peer.core.encoding import MASKED, encode
 from peer.core.messages import SumMessage
-from peer.secure_sum.arithmetic import Mask, add_masks, factor, masked, plain
+from peer.secure_sum.arithmetic import Mask, MaskedModel, factor, plain
 from peer.secure_sum.keys import Unsigned
 from peer.secure_sum.sums import SecureSums
 from peer.wire.client import NeighborLink
+from peer.wire.security import MutualTls
 from peer.wire.server import PeerServer
 
 BOUND = 16.0
@@ -44,6 +46,7 @@ HEADINGS = [
     "plain ms",
     "summed ms",
     "ratio (aim 1.5)",
+    "in plaintext",
     "one dead ms",
     "bytes more",
     "of float32 (aim 1.05)",
@@ -80,26 +83,31 @@ async def peak_mb(work: Callable[[], Awaitable[None]]) -> float:
     return peak
 
 
-async def measure(size: int, neighbors: int, repeats: int) -> tuple[float, float, float, float, float]:
+async def measure(
+    size: int, neighbors: int, repeats: int, *, encrypted: bool
+) -> tuple[float, float, float, float, float]:
     """Return processor ms of one model, medians: plain, summed, summed with one dead neighbor; and peaks of memory, MB."""
     theta = np.random.default_rng(1).standard_normal(size // 4, np.float32)
     receiver = AddingReceiver(theta.size)
-    server = PeerServer(receiver, "127.0.0.1:0", limits=LIMITS, timeouts=TIMEOUTS)
-    link = NeighborLink(1, f"127.0.0.1:{await server.start()}", limits=LIMITS, timeouts=TIMEOUTS)
+    graph, pairs = both_ends()
+    there, here = (MutualTls(graph, i, pairs[i]) for i in (0, 1))
+    secure = {"credentials": there.server_credentials(), "identify": there.identify} if encrypted else {}
+    server = PeerServer(receiver, "127.0.0.1:0", limits=LIMITS, timeouts=TIMEOUTS, **secure)
+    address, security = f"127.0.0.1:{await server.start()}", here.channel(0) if encrypted else None
+    link = NeighborLink(0, address, limits=LIMITS, timeouts=TIMEOUTS, security=security)
     scale = factor(BOUND, neighbors) / neighbors
 
     def header(encoding: str) -> messages.ModelHeader:
-        return messages.ModelHeader(2, 1, 0, 0, 0, 0, 1, 100, 1.0, theta.nbytes, encoding)
+        return messages.ModelHeader(1, 1, 0, 0, 0, 0, 1, 100, 1.0, theta.nbytes, encoding)
 
     async def plain_model() -> None:
         await link.push(header("float32"), encode(theta, schema_of(theta.size), "float32"))
 
     async def masked_model() -> None:
-        await link.push(header(MASKED), masked(theta, scale, streams(neighbors)).view(np.uint8))
+        await link.push(header(MASKED), MaskedModel(theta, scale, streams(neighbors)))
 
     def opened(masks: int) -> None:
-        add_masks(receiver.total, streams(masks))
-        plain(receiver.total, scale)
+        plain(receiver.total, scale, streams(masks))
 
     taken: dict[str, list[float]] = {"plain": [], "masked": [], "opened": [], "dead": []}
     for repeat in range(repeats + 2):
@@ -150,7 +158,8 @@ def bytes_beside(neighbors: int) -> int:
 
 
 def row(size: int, neighbors: int, repeats: int) -> list[str]:
-    unmasked, summed, dead, plain_mb, summed_mb = asyncio.run(measure(size, neighbors, repeats))
+    unmasked, summed, dead, plain_mb, summed_mb = asyncio.run(measure(size, neighbors, repeats, encrypted=True))
+    bare, bare_summed, *_ = asyncio.run(measure(size, neighbors, repeats, encrypted=False))
     more = bytes_beside(neighbors)
     return [
         f"{size / MEGABYTE:g} MB",
@@ -158,6 +167,7 @@ def row(size: int, neighbors: int, repeats: int) -> list[str]:
         f"{unmasked:.2f}",
         f"{summed:.2f}",
         f"{summed / unmasked:.2f}",
+        f"{bare_summed / bare:.2f}",
         f"{dead:.2f}",
         str(more),
         f"{1 + more / size:.4f}",

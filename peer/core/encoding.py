@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,18 @@ from peer.core import averaging
 from peer.core.schema import Schema
 
 Payload: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
+
+
+class Sliced(Protocol):
+    """A payload that is read in slices: a memoryview, or one whose bytes are made where they are read."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of it."""
+
+    def __getitem__(self, place: slice, /) -> memoryview:
+        """Return some of the bytes."""
+
 
 MEANINGS = {
     "float32": "4 bytes per value, exact",
@@ -157,9 +169,11 @@ def checked_norm_squared(theta: NDArray[np.float32]) -> float:
     return float(np.einsum("i,i->", theta, theta, dtype=np.float64))
 
 
-def view_of(payload: Payload) -> memoryview:
+def view_of(payload: Payload | Sliced) -> Sliced:
     """Return the bytes of a payload without a copy."""
-    return payload.data.cast("B") if isinstance(payload, np.ndarray) else memoryview(payload).cast("B")
+    if isinstance(payload, np.ndarray):
+        return payload.data.cast("B")
+    return memoryview(payload).cast("B") if isinstance(payload, bytes | bytearray | memoryview) else payload
 
 
 class ErrorFeedback:

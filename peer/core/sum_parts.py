@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.averaging import Vector
+from peer.core.encoding import Sliced
 from peer.core.messages import Opening, SumMessage
 
 ToSend = list[tuple[int, Opening, bytes]]  # neighbor, kind and content of messages
@@ -33,10 +34,11 @@ class SumParts(Protocol):
     def shares(self, receiver: int, round_index: int) -> bytes:
         """Return what goes with the model for a sum; b"" if this peer takes no part in it."""
 
-    def masked(
-        self, receiver: int, round_index: int, weights: Mapping[int, float], model: Vector
-    ) -> Callable[[], npt.NDArray[np.uint32]]:
-        """Return a function that masks a model, float32 [d], for a receiver; ``weights`` are those of all its neighbors."""
+    def masked(self, receiver: int, round_index: int, weights: Mapping[int, float], model: Vector) -> Sliced:
+        """Return a model, float32 [d], as it is sent to a receiver: masked where it is read.
+
+        ``weights`` are those of all its neighbors.
+        """
 
     def begin(self, round_index: int, present: Iterable[tuple[int, int]]) -> bytes:
         """Begin the own sum with the neighbors (id, incarnation) whose keys are known; return the roster."""
@@ -73,7 +75,7 @@ class SumParts(Protocol):
         """Why the own sum cannot be unmasked; "" while it can."""
 
     def opened(self, total: npt.NDArray[np.uint32], weights: Mapping[int, float]) -> Vector:
-        """Return the weighted mean of the members' models, float32 [d]; ``total`` is changed."""
+        """Return the weighted mean of the members' models, float32 [d], in the memory of ``total``."""
 
     def rejects(self, message: SumMessage) -> Refusal | None:
         """Return why a message cannot be right; nothing changes."""

@@ -13,7 +13,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector
 from peer.core.deltas import DeltaSender
-from peer.core.encoding import ErrorFeedback, ModelFormat, Payload, encode
+from peer.core.encoding import ErrorFeedback, ModelFormat, Payload, Sliced, encode
 from peer.core.messages import ModelHeader, PushReply
 from peer.core.model_store import SnapshotKey
 from peer.core.state import State
@@ -92,7 +92,7 @@ class Sending:
 
     # ---- offers ---------------------------------------------------------------------------------------------------------
 
-    def message_to(self, neighbor: int, header: ModelHeader) -> Callable[[], tuple[ModelHeader, Payload]]:
+    def message_to(self, neighbor: int, header: ModelHeader) -> Callable[[], tuple[ModelHeader, Payload | Sliced]]:
         """Return a function that gives the header to send and encodes the offered model, once for all neighbors.
 
         The snapshot is taken now. The header differs from the given one where a whole model is sent in place of a delta.
@@ -104,7 +104,7 @@ class Sending:
         if (sums := self._state.sums) is not None:
             snapshot, weights = self._workspace.models.get_snapshot(key), self._algorithm.weights_at(neighbor)
             masked = sums.masked(neighbor, header.round_index, weights, snapshot)
-            return lambda: (header, masked().view(np.uint8))
+            return lambda: (header, masked)
         if (payload := self._payloads.get(key)) is not None:
             return lambda: (header, payload)
         snapshot, sent = self._workspace.models.get_snapshot(key), self._sent

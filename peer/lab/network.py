@@ -28,7 +28,7 @@ from peer.core import events as ev
 from peer.core.arrivals import Arrival
 from peer.core.averaging import Vector, norm_squared
 from peer.core.checkpoint import Checkpoint
-from peer.core.encoding import Payload, decode, view_of
+from peer.core.encoding import Payload, Sliced, decode, view_of
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
 from peer.core.model_store import SnapshotKey
 from peer.core.stages import Stage
@@ -135,15 +135,15 @@ class SimulatedPeer:
         header, payload = self.host.sending.message_to(neighbor, header)()
         self.network.later(self._offer, self.network.peers[neighbor], header, self._sent(header, payload))
 
-    def _sent(self, header: ModelHeader, payload: Payload) -> Sent:
-        data = np.frombuffer(view_of(payload), np.uint8)
+    def _sent(self, header: ModelHeader, payload: Payload | Sliced) -> Sent:
+        data = np.frombuffer(view_of(payload)[:], np.uint8)
         if header.base or self.host.format.is_masked:
             return Sent(data, None, None)  # each receiver adds it to its own base, or its sum
         key = SnapshotKey(header.round_index, header.step, header.slot)
         if key not in self.sent:
             for old in [old for old in self.sent if old.round_index < header.round_index - 1]:
                 del self.sent[old]
-            model = decode(payload, self.host.format.schema, header.encoding).view()
+            model = decode(data, self.host.format.schema, header.encoding).view()
             model.flags.writeable = False
             self.sent[key] = Sent(data, model, norm_squared(model))
         return self.sent[key]

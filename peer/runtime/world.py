@@ -33,6 +33,7 @@ from peer.core.arrivals import Arrival
 from peer.core.averaging import Vector
 from peer.core.checkpoint import Checkpoint
 from peer.core.counters import COUNTING
+from peer.core.encoding import MASKED
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
 from peer.runtime.about import about
 from peer.runtime.assembly import Assembled
@@ -108,7 +109,7 @@ class AsyncioWorld:
         self._fold = ThreadPoolExecutor(1, "fold")
         self._disk = ThreadPoolExecutor(1, "disk")
         # A hop to the fold thread and back takes longer than to fold a small model, or to take a view of one.
-        self._views = self.host.format.encoding == "float32"
+        self._views = self.host.format.encoding in ("float32", MASKED)  # a masked model is made frame by frame
         small = self.host.format.whole_bytes <= SMALL_BYTES
         self._folds_here = self._views and small and self.host.receiving.screens_by_norm()
         self._wire_bytes_before = 0

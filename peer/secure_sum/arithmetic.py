@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,7 @@ PRIME = 2**255 - 19  # of the field of shared secrets
 SECRET_BYTES = 32  # of a secret below `PRIME`, and of a share
 SEED_BYTES = 16  # of a mask: an AES-128 key
 TAG_BYTES = 16
-BLOCK = (
-    1 << 15
-)  # elements masked at a time: a block, its mask and its float64 values together fit the second-level cache
+BLOCK = 1 << 15  # elements masked at a time: a block, its mask and its products together fit the second-level cache
 
 
 def derived(key: bytes, label: str, *context: bytes, size: int = 32) -> bytes:
@@ -48,58 +46,69 @@ def factor(bound: float, neighbors: int) -> float:
     return (2**31 - neighbors) / bound
 
 
-def masked(model: Vector, scale: float, streams: Iterable[Mask]) -> Masked:
-    """Return round(model * scale) plus the masks modulo 2^32, uint32 [d].
+class MaskedModel:
+    """A model as a sum gets it, round(model * scale) plus masks modulo 2^32: its bytes are made where they are read.
 
     Args:
-        model: float32 [d], whose magnitudes times ``scale`` are below 2^31; read only.
+        model: float32 [d], whose magnitudes times ``scale`` are below 2^31; must not change while it is read.
         scale: `factor` times the sender's share of the weights.
-        streams: the masks.
+        masks: of this model alone.
     """
-    result = np.empty(model.size, "<u4")
-    values = np.empty(min(BLOCK, model.size), np.float64)
 
-    def rounded(place: slice) -> Masked:
-        block = values[: model[place].size]
-        np.multiply(model[place], scale, out=block, dtype=np.float64)  # else a Python number makes it float32
-        np.rint(block, out=block)
-        whole: Masked = block.astype(np.int32).view(np.uint32)
-        return whole
+    def __init__(self, model: Vector, scale: float, masks: Iterable[Mask]) -> None:
+        self.nbytes = 4 * model.size
+        self._model, self._scale, self._masks = model, scale, tuple(masks)
 
-    _add_streams(result, streams, rounded)
+    def __getitem__(self, place: slice) -> memoryview:
+        """Return some of the bytes, the same ones each time: a model that is sent again is masked in the same way."""
+        start, stop, _ = place.indices(self.nbytes)
+        at = start // 4
+        values = self._model[at : -(-stop // 4)]
+        result = np.empty(values.size, "<u4")
+        streams, products = _KeyStreams(self._masks, values.size, at), np.empty(min(BLOCK, values.size))
+        for block in _blocks(values.size):
+            product = products[: values[block].size]
+            # In float64: a Python number would make it float32.
+            np.multiply(values[block], self._scale, out=product, dtype=np.float64)
+            np.rint(product, out=product)
+            result[block] = product.astype(np.int32).view(np.uint32)
+            streams.add_to(result[block])
+        return result.view(np.uint8)[start - 4 * at :][: stop - start].data
+
+
+def plain(total: Masked, scale: float, masks: Iterable[Mask] = ()) -> Vector:
+    """Add masks to a sum, uint32 [d], and divide it by ``scale`` in float64: the mean, float32 [d], takes its memory."""
+    streams, result = _KeyStreams(masks, total.size), total.view(np.float32)
+    for block in _blocks(total.size):
+        streams.add_to(total[block])
+        result[block] = total[block].view(np.int32) / scale
     return result
 
 
-def add_masks(total: Masked, streams: Iterable[Mask]) -> None:
-    """Add masks to a sum, uint32 [d], in place."""
-    _add_streams(total, streams, lambda place: total[place])
+def _blocks(size: int) -> Iterator[slice]:
+    return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))
 
 
-def plain(total: Masked, scale: float) -> Vector:
-    """Return a sum without masks divided by ``scale``, float32 [d]; the arithmetic is that of float64."""
-    result = np.empty(total.size, np.float32)
-    for start in range(0, total.size, BLOCK):
-        place = slice(start, start + BLOCK)
-        result[place] = total[place].view(np.int32) / scale
-    return result
+class _KeyStreams:
+    """The key streams of masks for ``size`` elements from ``at`` on, one block after the other."""
 
+    def __init__(self, masks: Iterable[Mask], size: int, at: int = 0) -> None:
+        counter, offset = divmod(4 * at, 16)
+        mode, largest = modes.CTR(counter.to_bytes(16)), 4 * min(BLOCK, size)
+        self._ciphers = [
+            (Cipher(algorithms.AES(seed), mode).encryptor(), np.add if sign > 0 else np.subtract)
+            for seed, sign in masks
+        ]
+        for cipher, _ in self._ciphers:
+            cipher.update(bytes(offset))
+        self._zeros, self._stream = memoryview(bytes(largest)), np.empty(largest + 15, np.uint8)
 
-def _add_streams(out: Masked, streams: Iterable[Mask], block_of: Callable[[slice], Masked]) -> None:
-    """Write each block of ``block_of`` with all masks to ``out``: one pass over memory for all of them."""
-    ciphers = [
-        (Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor(), np.add if sign > 0 else np.subtract)
-        for seed, sign in streams
-    ]
-    zeros = bytes(4 * min(BLOCK, out.size))
-    scratch = np.empty(4 * min(BLOCK, out.size) + 15, np.uint8)
-    for start in range(0, out.size, BLOCK):
-        place = slice(start, start + BLOCK)
-        block = block_of(place)
-        size = 4 * block.size
-        for cipher, apply in ciphers:
-            cipher.update_into(memoryview(zeros)[:size], scratch)  # type: ignore[arg-type]
-            apply(block, scratch[:size].view("<u4"), out=block)
-        out[place] = block
+    def add_to(self, block: Masked) -> None:
+        """Add the next part of each stream: one pass over memory for all of them."""
+        zeros, stream = self._zeros[: block.nbytes], self._stream[: block.nbytes].view("<u4")
+        for cipher, apply in self._ciphers:
+            cipher.update_into(zeros, self._stream)  # type: ignore[arg-type]
+            apply(block, stream, out=block)
 
 
 # ---- shared secrets -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core.averaging import Vector
 from peer.core.messages import Opening, SumMessage
 from peer.core.sum_parts import SumParts
-from peer.secure_sum.arithmetic import TAG_BYTES, Masked, add_masks, factor, masked, plain
+from peer.secure_sum.arithmetic import TAG_BYTES, Masked, MaskedModel, factor, plain
 from peer.secure_sum.keys import Announcement, Keys, Signer, unpacked
 from peer.secure_sum.received import ReceivedSum
 from peer.secure_sum.roster import Roster
@@ -106,16 +106,11 @@ class SecureSums(SumParts):
         return joined.shares if joined else b""
 
     @override
-    def masked(
-        self, receiver: int, round_index: int, weights: Mapping[int, float], model: Vector
-    ) -> Callable[[], Masked]:
+    def masked(self, receiver: int, round_index: int, weights: Mapping[int, float], model: Vector) -> MaskedModel:
         joined = self._sum_of(receiver, round_index)
         assert joined is not None  # only a model for a sum that is joined is offered
-        scale, streams = (
-            factor(self._bound, len(weights)) * weights[self._peer_id] / sum(weights.values()),
-            joined.streams(),
-        )
-        return lambda: masked(model, scale, streams)
+        share = weights[self._peer_id] / sum(weights.values())
+        return MaskedModel(model, factor(self._bound, len(weights)) * share, joined.streams())
 
     # ---- the own sum ----------------------------------------------------------------------------------------------------
 
@@ -184,8 +179,7 @@ class SecureSums(SumParts):
     def opened(self, total: Masked, weights: Mapping[int, float]) -> Vector:
         own = self._received
         assert own is not None and own.is_open  # the engine opens no other
-        add_masks(total, own.masks())
-        return plain(total, factor(self._bound, len(weights)) * own.share_of(weights))
+        return plain(total, factor(self._bound, len(weights)) * own.share_of(weights), own.masks())
 
     # ---- messages -------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Timeouts
 from peer import failpoints
-from peer.core.encoding import Payload
+from peer.core.encoding import Payload, Sliced
 from peer.core.messages import (
     Control,
     Heartbeat,
@@ -213,7 +213,7 @@ class NeighborLink:
         finally:
             call.cancel()
 
-    async def push(self, header: ModelHeader, payload: Payload) -> PushReply:
+    async def push(self, header: ModelHeader, payload: Payload | Sliced) -> PushReply:
         """Send one model; return the neighbor's answer.
 
         The neighbor may take long to accept the header, and long to reply; only cancellation ends these waits. Until it
@@ -221,7 +221,7 @@ class NeighborLink:
 
         Args:
             header: with the exact size and the encoding of ``payload``.
-            payload: contiguous bytes; must not change until this returns.
+            payload: contiguous bytes, or slices of them, each read once; must not change until this returns.
         """
         self._push_began, self._push_bytes = asyncio.get_running_loop().time(), 0
         digest, pushed_bytes, answer = xxhash.xxh3_128(), 0, "no answer"
@@ -258,7 +258,7 @@ class NeighborLink:
     def _frame_bytes(self) -> int:
         return self._pacing.frame_bytes(self.peer_id, self._limits.frame_bytes_max)
 
-    async def _send_model(self, header: ModelHeader, payload: Payload, digest: xxhash.xxh3_128) -> Any:
+    async def _send_model(self, header: ModelHeader, payload: Payload | Sliced, digest: xxhash.xxh3_128) -> Any:
         """Send the frames of a model; return the answer. A single frame takes two thirds of a stream's processor time in gRPC."""
         model = frames.model_frames(convert.pack_header(header), payload, self._frame_bytes, digest)
         frame, size = next(model)

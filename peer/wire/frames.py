@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import RefusalCode, RemoteProtocolError
-from peer.core.encoding import Payload, checked_norm_squared, view_of
+from peer.core.encoding import Payload, Sliced, checked_norm_squared, view_of
 from peer.core.messages import ModelHeader
 from peer.wire.generated import peer_pb2
 
@@ -140,7 +140,10 @@ OnSent = Callable[[SentModel], None]
 
 
 def model_frames(
-    header: bytes, payload: Payload, frame_bytes: int | Callable[[], int], digest: xxhash.xxh3_128 | None = None
+    header: bytes,
+    payload: Payload | Sliced,
+    frame_bytes: int | Callable[[], int],
+    digest: xxhash.xxh3_128 | None = None,
 ) -> Iterator[tuple[bytes, int]]:
     """Yield each frame of a model, with its number of payload bytes.
 

@@ -235,7 +235,7 @@ class Process(Probe):
     def push(self, neighbor: int, header: ModelHeader) -> None:
         """Send a model."""
         header, encoded = self.host.sending.message_to(neighbor, header)()
-        payload = np.frombuffer(view_of(encoded), np.uint8)
+        payload = np.frombuffer(view_of(encoded)[:], np.uint8)
         self.world.checker.sends(self, neighbor, header, payload)
         self._sending[neighbor] = self.network.push(self, neighbor, header, payload)
 
@@ -413,7 +413,7 @@ class Process(Probe):
             self.world.fired["pull refused"] += 1
             return Refusal(RefusalCode.RATE_LIMITED)
         answer = self.host.answer_pull(request)
-        found = (answer[0], bytes(view_of(answer[1]()))) if isinstance(answer, tuple) else answer
+        found = (answer[0], bytes(view_of(answer[1]())[:])) if isinstance(answer, tuple) else answer
         if isinstance(self.world.checker, SummedChecker):
             self.world.checker.pulls(self, request, found)
         return found

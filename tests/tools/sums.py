@@ -106,7 +106,8 @@ class Parties:
         sums = self.peers[n]
         shares = sums.shares(RECEIVER, self.round_index)
         assert self.receiver.fits(n, self.round_index, shares)
-        self.sent[n] = sums.masked(RECEIVER, self.round_index, self.weights, self.models[n])()
+        data = sums.masked(RECEIVER, self.round_index, self.weights, self.models[n])[:]
+        self.sent[n] = np.frombuffer(data, np.uint32)
         self.total += self.sent[n]
         self.receiver.delivered(n, shares)
 

@@ -1,6 +1,7 @@
 """Fixed point, masks and shared secrets against second opinions in Python's whole numbers."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,11 +10,18 @@ from hypothesis import strategies as st
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
 from peer.secure_sum import arithmetic
-from peer.secure_sum.arithmetic import PRIME, add_masks, factor, masked, new_secret, plain, secret_of, shares_of
+from peer.secure_sum.arithmetic import PRIME, MaskedModel, factor, new_secret, plain, secret_of, shares_of
+from peer.wire.frames import model_frames
 from tests.tools.sums import counted, oracle
 
 SEEDS = [bytes([n]) * 16 for n in range(4)]
 values = st.floats(-16, 16, width=32)
+MB = 1_000_000
+
+
+def masked(model, scale, masks):
+    """Return the values of a masked model, uint32 [d]."""
+    return np.frombuffer(MaskedModel(model, scale, masks)[:], np.uint32)
 
 
 @given(st.lists(st.lists(values, min_size=3, max_size=3), min_size=3, max_size=8))
@@ -42,17 +50,39 @@ def test_the_largest_values_of_all_neighbors_do_not_wrap(neighbors, sign):
 def test_masks_cancel_bit_by_bit_across_blocks(size):
     model = np.random.Generator(np.random.Philox(1)).normal(size=size).astype(np.float32)
     streams = [(SEEDS[0], 1), (SEEDS[1], -1), (SEEDS[2], 1)]
-    total = masked(model, 1e6, streams)
-    assert not np.array_equal(total, masked(model, 1e6, []))
-    add_masks(total, [(seed, -sign) for seed, sign in streams])
-    assert np.array_equal(total, masked(model, 1e6, []))
+    total, bare = masked(model, 1e6, streams), masked(model, 1e6, [])
+    assert not np.array_equal(total, bare)
+    opened = plain(total, 1e6, [(seed, -sign) for seed, sign in streams])
+    assert opened.tobytes() == (bare.view(np.int32) / 1e6).astype(np.float32).tobytes()
+    assert np.shares_memory(opened, total)
+
+
+@given(st.data())
+def test_a_masked_model_is_the_same_bytes_however_it_is_cut(data):
+    model = np.random.Generator(np.random.Philox(2)).normal(size=arithmetic.BLOCK + 9).astype(np.float32)
+    payload = MaskedModel(model, 1e6, [(SEEDS[0], 1), (SEEDS[1], -1)])
+    whole, cuts = bytes(payload[:]), st.integers(0, payload.nbytes)
+    start, stop = sorted((data.draw(cuts), data.draw(cuts)))
+    assert payload[start:stop] == whole[start:stop]
 
 
 def test_a_mask_is_the_key_stream_of_aes_in_counter_mode():
     """NIST's F.5.1 has another counter; the key stream of key 0 at counter 0 is AES-128 of 16 zero bytes."""
-    total = np.zeros(4, np.uint32)
-    add_masks(total, [(bytes(16), 1)])
+    total = masked(np.zeros(4, np.float32), 1.0, [(bytes(16), 1)])
     assert total.tobytes().hex() == "66e94bd4ef8a2c3b884cfa59ca342b2e"
+
+
+def test_neither_end_of_a_sum_makes_a_vector_of_its_size():
+    """The masked vector was made before the push, and the mean beside the sum: 10 MB each."""
+    model, masks = np.ones(10 * MB // 4, np.float32), [(seed, 1) for seed in SEEDS]
+    total = np.zeros(model.size, np.uint32)
+    tracemalloc.start()
+    for frame, _ in model_frames(b"", MaskedModel(model, 1e6, masks), 1 << 20):
+        assert len(frame) < 1.1 * (1 << 20)
+    plain(total, 1e6, masks)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5 * MB, f"{peak / MB:.1f} MB"
 
 
 def test_a_masked_model_looks_uniform():

@@ -16,7 +16,7 @@ from peer.core.agreement import Agreement
 from peer.core.contacts import DUE_AT_ONCE, Contacts
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.encoding import MASKED
-from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select, Statistics
+from peer.core.messages import NO_NUMBERS, ModelHeader, Numbers, Pass, Select, Statistics, SumMessage
 from peer.core.neighbor import Message, Neighbor, RoundStep
 from peer.core.pace import Pace
 from peer.core.plan import RoundPlan
@@ -85,6 +85,8 @@ class Sender:
             self._count(message, event.size_bytes)
             if isinstance(message, Statistics) and event.refusal is not None:
                 self._agreement.refused_by(neighbor, event.refusal)
+            if isinstance(message, SumMessage) and event.refusal is not None:
+                self._sums.refused_by(neighbor.id, message)
         if event.refusal is not None:
             self._contacts.refused_by(neighbor, event.refusal, now)
 

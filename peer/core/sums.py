@@ -10,8 +10,8 @@ Theory of operation, for a receiver r and a round (`peer.secure_sum` has the sec
     a -> r   REVEALS     a share of each member's self mask, and the seeds that a shares with those of the roster that are none
 
 So many reveals as two thirds of the neighbors open the sum; or all, where a peer of the roster is no member. Where they do not
-come, r keeps its own model. A peer sends no masked model in the round in which it restarts: it may have sent it before, with
-other masks and in another sum.
+come, or are refused, r keeps its own model. A peer sends no masked model in the round in which it restarts: it may have sent it
+before, with other masks and in another sum.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import replace
 from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.identity import restart_count
 from peer.core import events as ev
-from peer.core.messages import ModelHeader, Select, SumMessage
+from peer.core.messages import ModelHeader, Opening, Select, SumMessage
 from peer.core.plan import RoundPlan
 from peer.core.state import State
 from peer.core.sum_parts import ToSend
@@ -164,6 +164,12 @@ class Summing:
             state.totals["sums_lost"] += 1
             state.log("warning", f"round {state.round.index}: no sum, this peer keeps its own model: {parts.problem}")
         return True
+
+    def refused_by(self, neighbor: int, message: SumMessage) -> None:
+        """Wait no longer for a member that refuses what the own sum asks of it: it will reveal nothing."""
+        own = message.kind in (Opening.MEMBERS, Opening.AGREED) and message.round_index == self._state.round.index
+        if own and self._parts is not None:
+            self._parts.lose(neighbor)
 
     def _until(self) -> float:
         began = self._fixed_at if self._fixed_at is not None else float("inf")

@@ -1,4 +1,4 @@
-"""Goal: three honest peers complete their run beside a neighbor that lies in every field, as if it were not there.
+"""Goal: honest peers complete their run beside a neighbor that lies in every field, as if it were not there.
 
 Method: real peers over TLS in one process, on a complete graph, with a round deadline that no test outlasts. No invariant is
 a time: they are counts and the order of the histories. The liar acts before each round begins, so each lie is told in a
@@ -8,6 +8,7 @@ known round, and a lie that was not told fails the test.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tools.liar import END, FAR, NEAR, PULLS, SILENT, Liar
+from tools.sum_liar import ABSENT, HONEST, PARTS, WRONG_SHARES, SumLiar
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
 from coordinator_free_bootstrap.graph import Graph, Node
@@ -28,6 +30,7 @@ from peer.identity.certificates import make_certificate
 from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.runtime.assembly import LocalSettings, assemble
+from peer.runtime.process import secure_sums
 from peer.runtime.world import AsyncioWorld
 from peer.store.history import read_history
 from peer.wire.limits import WireLimits
@@ -49,6 +52,7 @@ RUN: dict[str, Any] = {
     "screening": {"norm_bound": NORM_BOUND},
     "timeouts": {"suspicion_s": 3.0, "round_deadline_s": 600.0},
 }
+SUMMED = {key: value for key, value in RUN.items() if key != "screening"} | {"secure_sum": 64.0}
 
 
 class HonestPeer(AsyncioWorld):
@@ -58,7 +62,8 @@ class HonestPeer(AsyncioWorld):
     """
 
     def __init__(self, liar: Liar, peer_id: int, graph: Graph, pair: KeyPair, directory: Path) -> None:
-        super().__init__(assemble(peer_id, graph, LocalSettings.at(directory)), MutualTls(graph, peer_id, pair))
+        tls = MutualTls(graph, peer_id, pair)
+        super().__init__(assemble(peer_id, graph, LocalSettings.at(directory), secure_sums(peer_id, graph, tls)), tls)
         self.host.state.constants = replace(DEFAULTS, wait_rounds_behind=3)  # fewer rounds than the liar's claims
         self.largest = {"streams": 0, "buffers": 0, "tasks": 0}
         self.initial_norm = float(np.linalg.norm(self.host.workspace.models.model(0)))
@@ -106,28 +111,36 @@ def _run(
     *,
     seed: int = 1,
     lets_go: bool = True,
+    kind: type[Liar] = Liar,
+    peers_total: int = PEERS,
+    settings: dict[str, Any] = RUN,
     **options: Any,
 ) -> Run:
-    """Run three honest peers and a liar to the end of the honest peers.
+    """Run honest peers and a liar to the end of the honest peers.
 
     Args:
         directory: of the peers' states.
         plan: the liar's part in each round.
         seed: of the liar.
         lets_go: the liar claims the end of the run when the honest peers have completed it; else a round deadline passes.
+        kind: of liar.
+        peers_total: with the liar.
+        settings: of the run.
         options: of the liar.
     """
-    ports = free_ports(PEERS)
-    made = [make_certificate("federation", peer_id) for peer_id in range(PEERS)]
+    ports = free_ports(peers_total)
+    made = [make_certificate("federation", peer_id) for peer_id in range(peers_total)]
     pairs = [KeyPair(private, certificate, certificate.pem()) for private, certificate in made]
-    edges = make_graph("complete", PEERS, seed=1).edges
+    edges = make_graph("complete", peers_total, seed=1).edges
     nodes = tuple(Node(i, f"127.0.0.1:{port}") for i, port in enumerate(ports))
-    graph = pin(Graph(nodes, edges, parse_manifest(RUN, "liars")), [pair.certificate for pair in pairs])
-    liar_id = random.Random(seed).randrange(PEERS)
+    graph = pin(Graph(nodes, edges, parse_manifest(settings, "liars")), [pair.certificate for pair in pairs])
+    liar_id = random.Random(seed).randrange(peers_total)
 
     async def run() -> Run:
-        liar = Liar(graph, liar_id, pairs[liar_id], seed=seed, plan=plan, **options)
-        peers = {p: HonestPeer(liar, p, graph, pairs[p], directory / str(p)) for p in range(PEERS) if p != liar_id}
+        liar = kind(graph, liar_id, pairs[liar_id], seed=seed, plan=plan, **options)
+        peers = {
+            p: HonestPeer(liar, p, graph, pairs[p], directory / str(p)) for p in range(peers_total) if p != liar_id
+        }
         await liar.start()
         running = [asyncio.create_task(peer.run()) for peer in peers.values()]
         try:
@@ -215,6 +228,37 @@ def test_neighbor_that_lies_in_every_field_changes_no_round(tmp_path: Path, seed
     for victim in run.peers:
         states = [line["state"] for line in run.history(victim, "neighbor") if line["neighbor"] == liar.peer_id]
         assert "dead" in states, f"peer {victim} did not notice the silence"
+
+
+def test_neighbor_that_lies_in_sums_reads_none_and_costs_the_others_its_round_at_most(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sum that its members had refused, as one of them had lied, was waited for until its time was over."""
+    caplog.set_level(logging.INFO, "peer")
+    run = _run(tmp_path, [NEAR], kind=SumLiar, peers_total=5, settings=SUMMED)
+    _check(run)
+    liar = run.liar
+    assert isinstance(liar, SumLiar)
+    roster_lies = {"forged key", "forged announcement", "replayed roster"}
+    untold = (
+        {*PARTS, *roster_lies, "two sets", "wrong share", "too few tags", "wrong tag"} - {HONEST} - liar.told.keys()
+    )
+    assert not untold, f"lies that were not told: {untold}"
+    assert liar.believed == [] == liar.revealed
+    for p, peer in run.peers.items():
+        others = {*run.peers} - {p}
+        lost = 0
+        for line in run.history(p, "round"):
+            summed, part = {*line["summed"]}, PARTS[line["round_index"] % len(PARTS)]
+            expected = {HONEST: [others | {liar.peer_id}], ABSENT: [others], WRONG_SHARES: [set()]}
+            assert summed in expected.get(part, [set(), others | {liar.peer_id}]), (line["round_index"], part)
+            lost += not summed
+        assert peer.host.state.totals["sums_lost"] == lost > 0
+        refused = {line["code"] for line in run.history(p, "refused") if line["neighbor"] == liar.peer_id}
+        assert refused == {"identity_mismatch", "malformed", "contradicts_selection"}, "each kind of lie is on record"
+    said = caplog.text
+    assert "no sum, this peer keeps its own model" in said and "did not answer in time" not in said
+    assert f"a share that peer {liar.peer_id} has not sealed for this sum" in said, "who has lied is named"
 
 
 def test_peer_stays_one_round_deadline_at_most_for_neighbor_that_never_finishes(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ class Liar:
         self._server = grpc.aio.server(options=server_options(self._manifest.timeouts, WireLimits()))
         methods = {
             name: grpc.unary_unary_rpc_method_handler(self._unary(name))
-            for name in ("Hello", "Heartbeat", "Select", "Pass", "Status")
+            for name in ("Hello", "Heartbeat", "Select", "Pass", "Status", "Sum")
         }
         methods["PushModel"] = grpc.stream_unary_rpc_method_handler(self._take_push)
         methods["PullModel"] = grpc.unary_stream_rpc_method_handler(self._answer_pull)
@@ -177,7 +177,11 @@ class Liar:
             await self._be_alive(victim)  # a lie may have ended it, and nobody pulls from a dead neighbor
         elif self._claim[victim] <= t + 1:
             await self._say_hello(victim)  # a lie may have restarted it
-            await self._ask(victim, "Pass", convert.pack_pass(Pass(self.peer_id, self._incarnation[victim], t, 0)))
+            await self._deliver(victim, t)
+
+    async def _deliver(self, victim: int, t: int) -> None:
+        """Let a victim wait for no model of a round."""
+        await self._ask(victim, "Pass", convert.pack_pass(Pass(self.peer_id, self._incarnation[victim], t, 0)))
 
     async def _be_alive(self, victim: int) -> None:
         """Say hello until the victim finds it alive: it takes only so many in a second."""

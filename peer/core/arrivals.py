@@ -184,6 +184,8 @@ class Buffers:
 
     def note(self, now: float) -> None:
         """Note the transfers that ended since the last call."""
+        if not self._began:
+            return
         for stream in self._began.keys() - self._arrivals.reading.keys():
             arrival, began_at = self._began.pop(stream)
             sender, took_s = arrival.sender, now - began_at

@@ -42,6 +42,8 @@ class Contacts:
         self._state = state
         self._pace = pace
         self._timeouts = state.manifest.timeouts
+        self._liveness = {n: neighbor.liveness for n, neighbor in state.neighbors.items()}
+        self._check_at = float("inf")  # when a neighbor may have been silent for long; an event only moves it later
 
     def phase(self) -> Phase:
         """Return the phase that is sent to neighbors and observers."""
@@ -229,9 +231,9 @@ class Contacts:
 
     def check(self, now: float) -> None:
         """Mark silent neighbors; send the hellos and heartbeats that are due."""
-        table = {n: neighbor.liveness for n, neighbor in self._state.neighbors.items()}
-        for n, change in check_all(table, now, self._timeouts.heartbeat_s).items():
-            self.changed(self._state.neighbors[n], change)
+        if now >= self._check_at:
+            for n, change in check_all(self._liveness, now, self._timeouts.heartbeat_s).items():
+                self.changed(self._state.neighbors[n], change)
         for neighbor in self._state.neighbors.values():
             if neighbor.returns_until is not None and now >= neighbor.returns_until:
                 neighbor.returns_until, self._state.round.lost_neighbor = None, True
@@ -265,16 +267,20 @@ class Contacts:
 
     def next_time(self, now: float) -> list[float]:
         """Return the times at which `check` has something to do."""
-        due = next_check(neighbor.liveness for neighbor in self._state.neighbors.values())
+        due = next_check(self._liveness.values())
+        self._check_at = float("inf") if due is None else due
         times = [] if due is None else [max(now, due)]
-        soon = now + self._timeouts.heartbeat_s / 20
+        sent_at: float | None = None  # to whom nothing was sent for longest
         for neighbor in self._state.neighbors.values():
             if neighbor.returns_until is not None:
                 times.append(max(now, neighbor.returns_until))
             if neighbor.hello_at is not None and not neighbor.hello_in_flight:
                 times.append(neighbor.hello_at)
             if neighbor.is_reachable:
-                times.append(max(neighbor.sent_at + self._timeouts.heartbeat_s, soon))
+                if sent_at is None or neighbor.sent_at < sent_at:
+                    sent_at = neighbor.sent_at
                 if (retry_at := neighbor.outbox.next_retry()) is not None:
                     times.append(retry_at)
+        if sent_at is not None:
+            times.append(max(sent_at + self._timeouts.heartbeat_s, now + self._timeouts.heartbeat_s / 20))
         return times

@@ -72,9 +72,9 @@ class Ending:
         Not on the word of one neighbor while another is live, or may soon be.
         """
         state, neighbors = self._state, self._state.neighbors.values()
-        if state.leaving or state.stage in (Stage.FINISHING, Stage.LINGERING) or state.live():
-            return
         verdicts = [(n, each.refusal) for n, each in state.neighbors.items() if each.refusal]
+        if not verdicts or state.leaving or state.stage in (Stage.FINISHING, Stage.LINGERING) or state.live():
+            return
         code = next((refusal.code for _, refusal in verdicts if refusal.code in _EXCLUDED_AS), None)
         if code is not None and not any(self._is_awaited(each, now) for each in neighbors if not each.refusal):
             state.log("error", "; ".join(f"peer {n}: {refusal}" for n, refusal in verdicts))

@@ -31,7 +31,7 @@ class Lockstep:
         self.models_per_round_max: int | None = None
         self.rate = RoundRate(state.constants.rate_window_rounds, state.round_seconds)
         self.partition = Partition(state, self.rate)
-        self._patience = Patience(state)
+        self._patience = Patience(state, self.rate)
 
     # ---- neighbors ------------------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Lockstep:
         A peer that is killed after the checkpoint of its next round could not repeat an offer of this one.
         """
         state = self._state
-        self._patience.look(list(self._connected()), self.rate.duration_min_s(), now)
+        self._patience.look(self._connected(), now)
         awaited = None
         if now < state.round.deadline:
             awaited = next((n for n in self.counted_on() if not state.has_delivered(n) or state.owes(n)), None)
@@ -153,11 +153,10 @@ class Lockstep:
         if now >= state.round.deadline:
             return ()
         times = [state.round.deadline]
-        patient_until = self._patience.until(self.rate.duration_min_s())
-        if now < patient_until < state.round.deadline and any(
-            state.neighbors[n].misses >= FULL for n in self._connected()
-        ):
-            times.append(patient_until)
+        if any(neighbor.misses >= FULL for neighbor in self._patience.tries(self._connected())):
+            patient_until = self._patience.until()
+            if now < patient_until < state.round.deadline:
+                times.append(patient_until)
         if (until := self.partition.until()) > now:
             times.append(until)
         return times
@@ -180,10 +179,12 @@ class Patience:
 
     Args:
         state: the shared state.
+        rate: of this peer's rounds.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, rate: RoundRate) -> None:
         self._state = state
+        self._rate = rate
 
     def waits_for(self, neighbor: Neighbor) -> bool:
         """Return whether the present step counts on a neighbor; always on one that did its part, or whose model is complete."""
@@ -195,16 +196,21 @@ class Patience:
         """Return whether a neighbor has delivered, and has taken what is offered to it."""
         return self._state.has_delivered(neighbor.id) and not self._state.owes(neighbor.id)
 
-    def look(self, neighbors: list[int], usual_s: float, now: float) -> None:
+    def tries(self, neighbors: Iterator[int]) -> list[Neighbor]:
+        """Return those of the neighbors that the step does not wait for as long as for others; in most steps there are none."""
+        slow = {n: each for n, each in self._state.neighbors.items() if each.stalls >= STALLS_MAX or each.misses >= FULL}
+        return [slow[n] for n in neighbors if n in slow] if slow else []
+
+    def look(self, neighbors: Iterator[int], now: float) -> None:
         """Give up on neighbors that the step has waited for long enough."""
-        until = self.until(usual_s)
-        for neighbor in (self._state.neighbors[n] for n in neighbors):
-            exceeded = neighbor.stalls >= STALLS_MAX or (neighbor.misses >= FULL and now >= until)
+        for neighbor in self.tries(neighbors):
+            exceeded = neighbor.stalls >= STALLS_MAX or now >= self.until()
             if exceeded and not self.did_its_part(neighbor):
                 self._give_up(neighbor)
 
-    def until(self, usual_s: float) -> float:
+    def until(self) -> float:
         """Return until when the present step waits for a neighbor that has missed before."""
+        usual_s = self._rate.duration_min_s()
         if usual_s <= 0:
             return self._state.round.deadline
         least_s = self._state.manifest.timeouts.suspicion_s

@@ -16,7 +16,7 @@ Message = Control | ModelHeader
 SELECTIONS_MAX = 64  # kept of one neighbor; a faster one (async pace) may send more
 
 
-@dataclass
+@dataclass(slots=True)
 class Neighbor:
     """One neighbor.
 

@@ -124,10 +124,12 @@ class Sender:
         for n, neighbor in state.neighbors.items():
             if not neighbor.is_reachable:
                 continue
+            if state.sites is not None and (statistics := self._agreement.due(neighbor)) is not None:
+                neighbor.outbox.post(statistics)
+            if not neighbor.outbox.pending():
+                continue
             if neighbor.outbox.is_overdue(now, self._patience_s):
                 state.emit(do.RetryIfStalled(n, self._patience_s * SILENT_SHARE))
-            if (statistics := self._agreement.due(neighbor)) is not None:
-                neighbor.outbox.post(statistics)
             message = neighbor.outbox.next(now, self._pace.oldest_wanted(neighbor))
             if message is None:
                 continue

@@ -1,7 +1,6 @@
 """A federation that lives: 5 real peers over TLS, every kind of change while they train, and a kill in each.
 
     python benchmarks/lifetime.py [--rounds 3000] [--save]
-    python benchmarks/lifetime.py --graphs [--rounds 3000] [--save]     the accuracy if one file held all the time
 
 A peer joins, one leaves for good, two edges are rewired, a key and an address are replaced, and a peer of an earlier commit of
 this repository is upgraded. Each site is a folder with its own copy of the graph file; the sites get a new file one after the
@@ -20,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,9 +31,7 @@ from record import new_parser, record
 from testbeds import last_round, wall
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
-from coordinator_free_bootstrap.revision import with_changes
 from peer.bed.testbed.ports import free_ports
-from peer.lab.simulated import simulate
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 
@@ -44,7 +41,8 @@ REMOVED = 52  # the exit code of a peer that is in the graph file no more
 CHANGED, REFUSED = "changed from graph file", "was not taken"
 PATIENCE_S = 120.0  # only a hang lasts so long
 END_ROUNDS = 200  # the last file must be everywhere before its rounds are over
-# A peer has 6 of the 10 digits, so that alone it cannot name more than 60 % of the test samples, which have all.
+# A peer has 6 of the 10 digits, so that alone it cannot name more than 60 % of the test samples, which have all. The peer that
+# joins has the samples of the one that leaves: what there is to learn stays the same.
 SITES = """
 from pathlib import Path
 
@@ -53,7 +51,7 @@ from torch import nn
 
 import peer
 
-TEST, VAL = 500, 10
+TEST, VAL, LEAVER, JOINER = 500, 10, 4, 5
 
 
 class Sites(peer.Task):
@@ -65,8 +63,9 @@ class Sites(peer.Task):
     def load_shard(self, peer_id):
         with np.load(Path(__file__).with_name("digits.npz")) as digits:
             x, y = digits["x"], digits["y"]
-        own = np.isin(y, [(2 * peer_id + i) % 10 for i in range(6)]) & (np.arange(len(y)) >= TEST)
-        rows = np.flatnonzero(own)[peer_id % 5 :: 5]
+        place = {JOINER: LEAVER}.get(peer_id, peer_id)
+        own = np.isin(y, [(2 * place + i) % 10 for i in range(6)]) & (np.arange(len(y)) >= TEST)
+        rows = np.flatnonzero(own)[place::5]
         val, train, test = rows[:VAL], rows[VAL:], np.arange(TEST)
         parts = {"train": train, "val": val, "test": test}
         return peer.Shard(**{f"{part}_{each}": v[at] for part, at in parts.items() for each, v in (("x", x), ("y", y))})
@@ -482,33 +481,11 @@ def table(changed: Outcome, killed: Outcome) -> list[list[object]]:
     ]
 
 
-def without_changes(home: Path, rounds: int) -> Iterator[tuple[str, float]]:
-    """Yield the accuracy of the stayers if one graph held from the start, in one process, whose bits are those of processes."""
-    first = first_graph(home)
-    joined = with_changes(first, add=[(JOINER, "127.0.0.1:7500")], remove=[LEAVER], add_edges=JOINER_EDGES)
-    last = with_changes(joined, add_edges=NEW_EDGES, remove_edges=GONE_EDGES)
-    for name, graph in (("first", first), ("last", last)):
-        manifest = graph.manifest.model_copy(update={"rounds": rounds})
-        simulate(replace(graph, manifest=manifest), home / name)
-        lines = [read_history(StateDir.of_peer(home / name, peer_id).history) for peer_id in STAYERS]
-        ends = [[line for line in each if line["kind"] == "round"][-1]["metric_value"] for each in lines]
-        yield name, 100 * statistics.fmean(ends)
-
-
 def main() -> None:
     """Run the federation three times and print two tables."""
     parser = new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3000)
-    parser.add_argument("--graphs", action="store_true")
     given = parser.parse_args()
-    if given.graphs:
-        with tempfile.TemporaryDirectory(prefix="lifetime-") as folder:
-            held = [[name, f"{found:.1f}"] for name, found in without_changes(Path(folder), given.rounds)]
-        columns = ["graph file, all the time", "accuracy of the stayers, %"]
-        record(
-            "lifetime-graphs", f"Accuracy after {given.rounds} rounds of one graph file", columns, held, save=given.save
-        )
-        return
     if (commit := earlier_commit()) is None:
         raise SystemExit(
             "expected a clone with an earlier commit of this wire version, got none. Use: git fetch --unshallow"

@@ -1,6 +1,6 @@
-"""What a link carries: models under a rate limit, beside a large model, at a low rate, and over a tunnel.
+"""What a link carries: models under a rate limit, beside a large model, at a low rate, over a slow relay, and over a tunnel.
 
-    python benchmarks/links.py [limits large slow tunnel firewall] [--limit 2MB] [--rates 0 8 300] [--pushed 1 100] [--save]
+    python benchmarks/links.py [limits large slow relay tunnel firewall] [--limit 2MB] [--rates 0 8 300] [--pushed 1 100] [--save]
 
 limits: four links send models over loopback for some seconds. Counted are the payload bytes that arrive in the time after the
 first frame, on all links together. The graph declares the limit, as a graph file with "upload_limit" or "download_limit" does;
@@ -15,6 +15,9 @@ model's size.
 slow: a first and a second model over a link that has shown nothing yet. A sender and a receiver in two processes, over loopback
 or behind a proxy in the sender's process that passes a number of kB/s in each direction. A heartbeat is sent every tenth of a
 second; the slowest one shows how much of a model is ahead of it in buffers, and after five seconds it fails.
+
+relay: the same beside a model of some seconds over a relay with a limit of its own (`relay.bytes_per_second`); all peers in
+this process.
 
 tunnel: pushes to a neighbor that is dialed, over the tunnel that it opens, and over a relay; repeats interleaved.
 
@@ -37,7 +40,7 @@ import socket
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -86,7 +89,7 @@ from peer.wire.pacing import Pacing
 from peer.wire.security import MutualTls, open_channel
 from peer.wire.server import PeerServer
 
-PARTS = ("limits", "large", "slow", "tunnel", "firewall")
+PARTS = ("limits", "large", "slow", "relay", "tunnel", "firewall")
 
 # ---- limits -----------------------------------------------------------------------------------------------------------
 
@@ -295,15 +298,15 @@ BEAT_S = 0.1
 class Beats:
     """Heartbeats beside a transfer: the slowest one, and how many failed."""
 
-    def __init__(self, link: NeighborLink) -> None:
+    def __init__(self, link: NeighborLink, sender: int = 2) -> None:
         self.slowest_s, self.failed = 0.0, 0
-        self._task = asyncio.ensure_future(self._send(link))
+        self._task = asyncio.ensure_future(self._send(link, sender))
 
-    async def _send(self, link: NeighborLink) -> None:
+    async def _send(self, link: NeighborLink, sender: int) -> None:
         while True:
             began = time.perf_counter()
             try:
-                await link.heartbeat(Heartbeat(2, 1, 0, Phase.RUNNING))
+                await link.heartbeat(Heartbeat(sender, 1, 0, Phase.RUNNING))
             except NeighborUnavailable:
                 self.failed += 1
             self.slowest_s = max(self.slowest_s, time.perf_counter() - began)
@@ -364,6 +367,46 @@ def models_at(rates: list[float], megabytes: float, seconds: float, repeats: int
     return rows
 
 
+# ---- relay ------------------------------------------------------------------------------------------------------------
+
+
+async def push_over_relay(kb_s: float, size: int) -> tuple[float, float, int]:
+    """Return the seconds of a push over a relay, those of the slowest heartbeat beside it, and the failed heartbeats."""
+    graph, pairs = graph_of("relay", round(1000 * kb_s))
+    async with AsyncExitStack() as stack:
+        for peer_id in reversed(graph.ids):  # the relay first, and the sender last
+            tls, pacing = MutualTls(graph, peer_id, pairs[peer_id]), Pacing.of(graph, peer_id)
+            edges = Edges(peer_id, graph, tls, pacing=pacing)
+            server = server_of(peer_id, graph, tls, edges, size if peer_id == RECEIVER else 4, pacing)
+            await server.start()
+            stack.push_async_callback(server.stop, 0)
+            edges.open()
+            stack.push_async_callback(edges.close)
+        link = edges.links[RECEIVER]
+        for _ in range(ATTEMPTS):
+            with suppress(NeighborUnavailable):
+                await link.heartbeat(Heartbeat(SENDER, 1, 0, Phase.RUNNING))
+                break
+            await asyncio.sleep(PAUSE_S)
+        theta = np.ones(size // 4, np.float32)
+        header = ModelHeader(SENDER, 1, 0, 0, 0, 0, 1, 100, 1.0, theta.nbytes, "float32")
+        beats, began = Beats(link, SENDER), time.perf_counter()
+        await link.push(header, encode(theta, schema_of(theta.size), "float32"))
+        seconds = time.perf_counter() - began
+        await beats.end()
+    return seconds, beats.slowest_s, beats.failed
+
+
+def models_over_relays(rates: list[float], seconds: float) -> list[list[object]]:
+    """Return a row for each rate of a relay, kB/s."""
+    rows: list[list[object]] = []
+    for kb_s in filter(None, rates):
+        size = round(seconds * kb_s * 1000) // 4 * 4
+        took, slowest, failed = asyncio.run(push_over_relay(kb_s, size))
+        rows.append([f"{kb_s:g} kB/s", f"{size / 1e6:.2f}", f"{seconds:.1f}", f"{took:.1f}", f"{slowest:.2f}", failed])
+    return rows
+
+
 # ---- tunnel --------------------------------------------------------------------------------------------------------------
 
 SENDER, RECEIVER, RELAY = 0, 1, 2
@@ -371,17 +414,17 @@ WAYS = ("dialed", "tunnel", "relay", "bare")
 AIM = 1.5  # times the processor time of a dialed edge
 WARM_UP = 2  # pushes before the first that counts: connections, flow control, memory
 UNLIMITED = 1 << 40  # bytes per second of the relay
-PAUSE_S = 0.05  # between two attempts while the tunnels come up
+PAUSE_S, ATTEMPTS = 0.05, 200  # between two attempts while the tunnels come up
 BURST_BYTES, BURST_MAX = 20 * MEGABYTE, 100  # pushes in a row: their bytes, and the largest number of them
 BARE_FRAME_BYTES = 1 << 20
 
 
-def graph_of(way: str) -> tuple[Graph, list[KeyPair]]:
+def graph_of(way: str, rate: int = UNLIMITED) -> tuple[Graph, list[KeyPair]]:
     """Return a graph of three peers on free ports in which the sender reaches the receiver in one way, and their keys."""
     graph = make_graph("complete", 3)
     dialers = {"tunnel": (RECEIVER,), "relay": (SENDER, RECEIVER)}.get(way, ())
     nodes = (
-        replace(node, address=f"127.0.0.1:{port}", dials_only=node.id in dialers, relay=Relay(UNLIMITED, 8))
+        replace(node, address=f"127.0.0.1:{port}", dials_only=node.id in dialers, relay=Relay(rate, 8))
         if node.id not in dialers
         else replace(node, address="", dials_only=True)
         for node, port in zip(graph.nodes, free_ports(3), strict=True)
@@ -398,10 +441,12 @@ def peer(peer_id: int, way: str, graph: Graph, private: bytes, pem: bytes, size:
     asyncio.run((_bare if way == "bare" else _peer)(peer_id, graph, tls, size, orders))
 
 
-async def _peer(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: Connection) -> None:
-    edges = Edges(peer_id, graph, tls)
-    server = PeerServer(
-        FoldingReceiver(size // 4 if peer_id == RECEIVER else 1),
+def server_of(
+    peer_id: int, graph: Graph, tls: MutualTls, edges: Edges, size: int, pacing: Pacing | None = None
+) -> PeerServer:
+    """Return the server of one peer, which folds models of some bytes."""
+    return PeerServer(
+        FoldingReceiver(size // 4),
         graph.node(peer_id).address,
         limits=WireLimits(),
         timeouts=graph.manifest.timeouts,
@@ -409,8 +454,13 @@ async def _peer(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: C
         identify=tls.identify,
         switchboard=edges.switchboard,
         local=edges.service,
+        pacing=pacing or Pacing(),
     )
-    await server.start()
+
+
+async def _peer(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: Connection) -> None:
+    edges = Edges(peer_id, graph, tls)
+    await server_of(peer_id, graph, tls, edges, size if peer_id == RECEIVER else 4).start()
     edges.open()
     theta = np.random.default_rng(1).standard_normal(size // 4 if peer_id == SENDER else 1, np.float32)
     header = ModelHeader(SENDER, 1, 0, 0, 0, 0, 1, 100, 1.0, theta.nbytes, "float32")
@@ -641,10 +691,12 @@ def main() -> None:
     parser.add_argument("--links", type=int, default=4, help="limits: number of links")
     parser.add_argument("--megabytes", type=float, default=1000, help="large: of the large model")
     parser.add_argument("--small", type=float, default=1, help="large: megabytes of the small models")
-    parser.add_argument("--rates", type=float, nargs="+", default=[0, 8, 40, 300, 2000], help="slow: kB/s; 0: loopback")
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[0, 8, 40, 300, 2000], help="slow, relay: kB/s; 0: loopback"
+    )
     parser.add_argument("--size", type=float, default=18, help="slow: megabytes of a model")
     parser.add_argument(
-        "--longest", type=float, default=20, help="slow: seconds of a model at a rate; longer ones are smaller"
+        "--longest", type=float, default=20, help="slow, relay: seconds of a model at a rate; longer ones are smaller"
     )
     parser.add_argument("--repeats", type=int, help="slow: over loopback, default 5; tunnel: of each way, default 9")
     parser.add_argument("--pushed", type=float, nargs="*", default=[0.01, 1, 100], help="tunnel: model sizes in MB")
@@ -678,6 +730,10 @@ def main() -> None:
         ]  # fmt: skip
         rows = models_at(given.rates, given.size, given.longest, given.repeats or 5)
         record("slow-link", "Models over a link that has shown nothing yet", head, rows, save=given.save)
+    if "relay" in given.parts:
+        head = ["relay", "MB", "s at the rate", "push s", "slowest heartbeat s", "heartbeats failed"]
+        rows = models_over_relays(given.rates, given.longest)
+        record("slow-relay", "Models over a slow relay", head, rows, save=given.save)
     if "tunnel" in given.parts:
         rows = [row for size in given.pushed for row in measure(round(size * MEGABYTE) // 4 * 4, given.repeats or 9)]
         head = ["push", "MB/s", "processor ms, all ends", "times dialed", "memory grown: sender / receiver / relay, MB"]

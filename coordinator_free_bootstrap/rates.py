@@ -79,6 +79,18 @@ def frame_bytes(graph: Graph, sender: int, receiver: int, upload: int | None = N
     return max(FRAME_BYTES_MIN, min([FRAME_BYTES_MAX, *map(int, sizes)])) & ~3
 
 
+def bytes_ahead(graph: Graph, relay: int | None) -> int | None:
+    """Return the payload bytes that each sender may have on the way over a slow relay; None: there is none, or it is fast.
+
+    The messages of a relayed edge are one stream of bytes to the relay, so a heartbeat waits for all that was written before it:
+    with all edges of the relay busy, for a quarter of the suspicion time at most.
+    """
+    if relay is None or (terms := graph.node(relay).relay) is None:
+        return None
+    passing = terms.bytes_per_second / len(relayed_by(graph, relay)) * graph.manifest.timeouts.suspicion_s / 4
+    return None if passing >= BUFFERED_BYTES else max(FRAME_BYTES_MIN, int(passing)) & ~3
+
+
 def check_limits(graph: Graph, peer_id: int, upload: int | None, download: int | None) -> None:
     """Refuse limits of ``--limit`` at which neighbors would cancel transfers.
 
@@ -132,7 +144,7 @@ def _relay_problems(graph: Graph, node: Node, model_bytes: int) -> Iterator[str]
             f"takes {seconds:.0f} s at relay.bytes_per_second; run.timeouts.round_deadline_s is {deadline_s:g}. Raise one of "
             "them, or choose a smaller run.encoding."
         )
-    waiting = max(TLS_RECORD_BYTES, min(model_bytes, BUFFERED_BYTES))
+    waiting = max(TLS_RECORD_BYTES, min(model_bytes, bytes_ahead(graph, node.id) or BUFFERED_BYTES))
     if (wait_s := pairs * waiting / node.relay.bytes_per_second) > graph.manifest.timeouts.suspicion_s / 2:
         yield _heartbeats_wait(node, wait_s, "relay.bytes_per_second", graph)
     if node.relay.connections < pairs:

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -55,6 +56,7 @@ class Named:
 surroundings: list[Callable[[Named], AbstractContextManager[None]]] = []
 # Each is called with path and content of a user's file before it is executed; `peer.runtime.policy` keeps the owner's here.
 approvals: list[Callable[[Path, bytes], None]] = []
+_executing = threading.RLock()  # peers of one program load on threads: none may see a file that another one executes
 
 
 def names_file(value: str) -> bool:
@@ -78,9 +80,10 @@ def load_object(value: str, named: Named) -> object:
     if not path.is_file():
         raise named.error(f"{named.key}: expected path/to/file.py:{named.form}, got no file {path_text!r}")
     module_name = f"coordinator_free_file_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
-    if module_name not in sys.modules:
-        _execute(path, module_name, named)
-    module = sys.modules[module_name]
+    with _executing:
+        if module_name not in sys.modules:
+            _execute(path, module_name, named)
+        module = sys.modules[module_name]
     if not hasattr(module, name):
         article = "an" if named.form[0] in "aeiou" else "a"
         raise named.error(

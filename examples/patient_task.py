@@ -1,7 +1,8 @@
 """Example task: a CSV table with categories and missing values: does a patient of a clinic return?
 
-Each peer is a clinic. A number that is missing becomes the mean of the clinic, and a column says that it was missing. A category
-becomes one column for each of its values, which are written here: all clinics have the same columns in the same order. `encode`
+Each peer is a clinic. A number is scaled by a usual value and deviation that are written here, and not by those of the patients:
+so the example also runs with `run.privacy`. One that is missing becomes the usual value, and a column says that it was missing.
+A category becomes one column for each of its values, which are written here too: all clinics have the same columns. `encode`
 makes the same columns of new rows, so that `peer predict` reads a clinic's table.
 
     python examples/make_files.py        # writes examples/files/patients/clinic-0.csv and so on; use your own instead
@@ -12,7 +13,6 @@ makes the same columns of new rows, so that `peer predict` reads a clinic's tabl
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from peer.tasks import Preprocessing, Shard, Task
 
 FOLDER = Path(__file__).parent / "files" / "patients"
 NUMBERS = ("age", "blood_pressure")
+USUAL, DEVIATION = (55.0, 130.0), (20.0, 20.0)
 CATEGORIES = {"smoker": ("no", "yes"), "ward": ("general", "heart", "surgery")}  # a missing one is in no column
 OUTCOMES = ("recovered", "returned")
 COLUMNS = (
@@ -36,6 +37,11 @@ class PatientTask(Task):
 
     classes = len(OUTCOMES)
     class_names = OUTCOMES
+    preprocessing = Preprocessing(
+        mean=[*USUAL, *[0.0] * (len(COLUMNS) - len(NUMBERS))],
+        std=[*DEVIATION, *[1.0] * (len(COLUMNS) - len(NUMBERS))],
+        columns=COLUMNS,
+    )
 
     def make_model(self) -> nn.Module:
         """Return a network of one hidden layer."""
@@ -47,31 +53,19 @@ class PatientTask(Task):
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         cut = len(rows) * 3 // 4
-        raw, y = encoded(rows, means(rows[:cut])), np.array([OUTCOMES.index(row["outcome"]) for row in rows])
-        scaling = Preprocessing.standardizing(raw[:cut], COLUMNS)
-        x = scaling.apply(raw)
-        return Shard(train_x=x[:cut], train_y=y[:cut], test_x=x[cut:], test_y=y[cut:], preprocessing=scaling)
+        x, y = self.encode(rows, self.preprocessing), np.array([OUTCOMES.index(row["outcome"]) for row in rows])
+        return Shard(train_x=x[:cut], train_y=y[:cut], test_x=x[cut:], test_y=y[cut:])
 
     def encode(self, rows: list[dict[str, str]], preprocessing: Preprocessing) -> np.ndarray:
-        """Return inputs of the model for rows of a table; a missing number is the mean of the clinic that trained it."""
-        return preprocessing.apply(encoded(rows, preprocessing.mean[: len(NUMBERS)]))
+        """Return inputs of the model for rows of a table."""
+        return preprocessing.apply(encoded(rows))
 
 
-def numbers(rows: list[dict[str, str]]) -> np.ndarray:
-    """Return the columns `NUMBERS`, NaN where one is missing."""
-    return np.array([[float(row[name] or "nan") for name in NUMBERS] for row in rows])
-
-
-def means(rows: list[dict[str, str]]) -> np.ndarray:
-    """Return the mean of each of `NUMBERS`."""
-    return np.nanmean(numbers(rows), axis=0)
-
-
-def encoded(rows: list[dict[str, str]], if_missing: Sequence[float]) -> np.ndarray:
-    """Return the columns `COLUMNS`, float64 [rows, columns]; a missing number becomes the one of ``if_missing``."""
-    found = numbers(rows)
+def encoded(rows: list[dict[str, str]]) -> np.ndarray:
+    """Return the columns `COLUMNS`, float64 [rows, columns]."""
+    found = np.array([[float(row[name] or "nan") for name in NUMBERS] for row in rows])
     missing = np.isnan(found)
-    columns = [*np.where(missing, if_missing, found).T, *missing.T.astype(float)]
+    columns = [*np.where(missing, USUAL, found).T, *missing.T.astype(float)]
     for name, values in CATEGORIES.items():
         if unknown := {row[name] for row in rows} - {"", *values}:
             raise ValueError(f"column {name}: expected {', '.join(values)}, or nothing, got {sorted(unknown)}")

@@ -6,7 +6,9 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the hundreds of processes that tests start compile our modules once
 
-from tools.fixtures import bed, run_in_this_process, warm_parent  # noqa: F401  after OMP_NUM_THREADS
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # whose scripts import each other by bare names
+
+from tools.fixtures import bed, earlier, run_in_this_process, warm_parent  # noqa: F401  after OMP_NUM_THREADS
 from tools.http_proxies import proxies  # noqa: F401
 from tools.ports import keep_to_own_ports
 

@@ -1,6 +1,7 @@
 """One real peer under attack: peer 0 of the line 1 - 0 - 2, over TLS, in this process. It waits in round 0 for its neighbors.
 
-Peer 1 attacks; peer 2 is good. Both only call peer 0: no process listens at their addresses.
+Peer 1 attacks; peer 2 is good. Both only call peer 0: no process listens at their addresses. With secure sums two more good peers
+are neighbors of 0, 1 and 2.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from peer.identity.certificates import make_certificate
 from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.runtime.assembly import LocalSettings, assemble
+from peer.runtime.process import secure_sums
 from peer.runtime.world import AsyncioWorld
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
@@ -39,6 +42,12 @@ from peer.wire.options import SERVICE
 from peer.wire.security import MutualTls
 
 ATTACKER, GOOD, STRANGER, OBSERVER = 1, 2, 3, "watcher"
+MORE_GOOD = (4, 5)  # with secure sums
+LINE = ((0, ATTACKER), (0, GOOD), (GOOD, STRANGER))
+SUMMED = (
+    *itertools.combinations((0, ATTACKER, GOOD, *MORE_GOOD), 2),
+    *((n, STRANGER) for n in (GOOD, *MORE_GOOD)),
+)
 INCARNATION = 7
 RUN: dict[str, Any] = {
     "rounds": 4,
@@ -49,7 +58,7 @@ RUN: dict[str, Any] = {
 
 def keys() -> dict[Subject, KeyPair]:
     """Return a key pair for every subject."""
-    subjects: list[Subject] = [0, ATTACKER, GOOD, STRANGER, OBSERVER]
+    subjects: list[Subject] = [0, ATTACKER, GOOD, STRANGER, *MORE_GOOD, OBSERVER]
     made = {subject: make_certificate("federation", subject) for subject in subjects}
     return {s: KeyPair(private, certificate, certificate.pem()) for s, (private, certificate) in made.items()}
 
@@ -71,6 +80,7 @@ class Target:
     pairs: dict[Subject, KeyPair]
     port: int
     plaintext: bool = False
+    sum_keys: dict[int, bytes] = field(default_factory=dict)  # that neighbors announce in their hellos
 
     @property
     def host(self) -> PeerHost:
@@ -116,6 +126,7 @@ class Target:
         """Return a hello that the peer accepts, except for the changes."""
         fields: dict[str, Any] = dataclasses.asdict(self.host.compared)
         fields |= {"sender": sender, "incarnation": INCARNATION, "round_index": 0, "phase": Phase.RUNNING}
+        fields["sum_key"] = self.sum_keys.get(sender, b"")
         return Hello(**(fields | changes))
 
     def model(self, slot: int = 0, scale: float = 1.0, nan_at: int | None = None) -> np.ndarray[Any, Any]:
@@ -268,10 +279,12 @@ async def under_attack(
         earlier: digests of peers and edges of the graph files before, with the same manifest; the last first.
         removed: the attacker is a former peer.
     """
-    ports, pairs = free_ports(4), keys()
-    nodes = tuple(Node(i, f"127.0.0.1:{port}") for i, port in enumerate(ports))
-    manifest = parse_manifest(merged(RUN, run or {}), "target")
-    graph = pin(Graph(nodes, ((0, 1), (0, 2), (2, 3)), manifest), [pair.certificate for pair in pairs.values()])
+    manifest, pairs = parse_manifest(merged(RUN, run or {}), "target"), keys()
+    edges = LINE if manifest.secure_sum is None else SUMMED
+    ids = sorted({end for edge in edges for end in edge})
+    nodes = tuple(Node(i, f"127.0.0.1:{port}") for i, port in zip(ids, free_ports(len(ids)), strict=True))
+    known = [pair.certificate for subject, pair in pairs.items() if subject in (*ids, OBSERVER)]
+    graph = pin(Graph(nodes, edges, manifest), known)
     chain = tuple(run_digest(each, digest_of(manifest)) for each in earlier)
     graph = replace(graph, continues=chain)
     if removed:
@@ -283,7 +296,7 @@ async def under_attack(
             removed=(Removed(ATTACKER, former.pins, former.certificates),),
         )
     tls = MutualTls(graph, 0, pairs[0])
-    parts = assemble(0, graph, LocalSettings.at(directory))
+    parts = assemble(0, graph, LocalSettings.at(directory), secure_sums(0, graph, tls))
     shown = _TerminatedTls(tls) if plaintext else tls
     world = _StoppedClock(parts, shown, limits)  # type: ignore[arg-type]
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()

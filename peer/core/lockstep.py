@@ -119,9 +119,11 @@ class Lockstep:
         """
         state = self._state
         self._patience.look(list(self._connected()), self.rate.duration_min_s(), now)
-        return now >= state.round.deadline or all(
-            state.has_delivered(n) and not state.owes(n) for n in self.counted_on()
-        )
+        awaited = None
+        if now < state.round.deadline:
+            awaited = next((n for n in self.counted_on() if not state.has_delivered(n) or state.owes(n)), None)
+        state.round.wait_for(awaited, now)
+        return awaited is None
 
     def close_step(self) -> ClosedStep:
         """Models of this step that are not folded are not used; a neighbor that did not deliver is a straggler."""

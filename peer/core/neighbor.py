@@ -163,11 +163,13 @@ class Outbox:
         """Queue a message, and keep it in case the neighbor restarts.
 
         Statistics come first: a neighbor that waits for them reads no model. They are not kept, but made anew from what is known.
-        What opens a sum comes first too, in order, and is not kept: a restarted neighbor has lost what it needs for it.
+        What opens a sum comes first too, in order, and is not kept: a restarted neighbor has lost what it needs for it. It waits
+        once, however often a neighbor asks for it.
         """
         if isinstance(message, SumMessage):
-            ahead = sum(isinstance(each, SumMessage) for each in self._queue)
-            self._queue.insert(ahead, message)
+            if message not in (self.in_flight, *self._queue):
+                ahead = sum(isinstance(each, SumMessage) for each in self._queue)
+                self._queue.insert(ahead, message)
             return
         if isinstance(message, Statistics):
             self._queue.appendleft(message)

@@ -53,6 +53,7 @@ class RoundNotes:
         seconds: per phase.
         metrics: what the algorithm and the host say of the work of the round; after the last round, of the final work.
         missing: neighbors whose models were missing when a step closed; None: no step that waits for neighbors has closed.
+        awaited: seconds that the round waited for a neighbor, by neighbor.
     """
 
     folded: list[list[int]] = field(default_factory=list)
@@ -60,11 +61,14 @@ class RoundNotes:
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     metrics: dict[str, Any] = field(default_factory=dict)
     missing: list[int] | None = None
+    awaited: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     def as_fields(self) -> dict[str, Any]:
         """Return the fields of the record, JSON values."""
         missing = {} if self.missing is None else {"missing": self.missing}
-        known = {"folded": self.folded, "rejected": self.rejected} | self.metrics | missing
+        longest = max(self.awaited, key=lambda n: self.awaited[n], default=-1)
+        awaited = {"awaited": longest} if self.awaited[longest] else {}
+        known = {"folded": self.folded, "rejected": self.rejected} | self.metrics | missing | awaited
         return known | {"seconds": dict(self.seconds)}
 
 
@@ -76,6 +80,7 @@ class Round:
         current: (round, step).
         deadline: when it closes without the models that are missing then.
         ordered_until: until when lockstep keeps the order of folds.
+        awaited: the first neighbor that the step waits for, and since when; None: it waits for none.
     """
 
     index: int = 0
@@ -89,11 +94,22 @@ class Round:
     decided: tuple[AlgorithmState, AlgorithmState] | None = None  # a state of the algorithm, and with what is agreed
     lost_neighbor: bool = False  # one died or left in it, or is missing since the round before
     with_neighbors: bool = False  # a neighbor took part in it
+    awaited: tuple[int, float] | None = None
     notes: RoundNotes = field(default_factory=RoundNotes)
 
     def enter(self, index: int, step: int) -> None:
         """Go to a step."""
         self.index, self.step = self.current = index, step
+        self.awaited = None
+
+    def wait_for(self, neighbor: int | None, now: float) -> None:
+        """Note which neighbor the step waits for first; None: for none."""
+        before = self.awaited
+        if before is not None and before[0] != neighbor:
+            self.notes.awaited[before[0]] += now - before[1]
+            self.awaited = None
+        if self.awaited is None and neighbor is not None:
+            self.awaited = neighbor, now
 
 
 class State:

@@ -39,6 +39,7 @@ KEPT = (
     *("metric_final_phase", "mix_err", "sample_cluster_accuracy", "models_others_would_send"),
     *("class_explains", "truth_explains", "clusters_used", "warnings"),
 )
+AT_BEST = "metric_at_best"
 LINKS = ("links_to_renamed_first", "links_to_renamed")  # of the collaboration graph
 
 
@@ -154,7 +155,7 @@ def _of_case(job: Job, case: Case, run: RunFiles, data: dict[str, Any]) -> dict[
         **own,
         **job.labels(case),
         "measures": case.metric,
-        "measured": _measured(case, run),
+        **_measured(case, run),
         "sweep": case.swept and case.swept.model_dump(),
         "setting": case.placed and case.placed.model_dump(),
         "data": data | _tested_on(case),
@@ -200,13 +201,37 @@ def _tested_on(case: Case) -> dict[str, int]:
     return {"test_distribution": int(center)} if name == "best_center" else {}
 
 
-def _measured(case: Case, run: RunFiles) -> float | None:
-    """Return the number to compare with the published one: the mean over peers; a share in percent."""
+def _measured(case: Case, run: RunFiles) -> dict[str, float | None]:
+    """Return the number to compare with the published one: the mean over peers; a share in percent.
+
+    With `AT_BEST` it comes with the worst peers of these rounds, in place of those of the last.
+    """
+    factor = run.metric.factor
     if case.metric.startswith("best_center_"):
         best = best_center(run, int(case.metric.rpartition("_")[2]))
-        return None if best is None else run.metric.factor * best
-    found = run.latest(cast(NumberField, case.metric))
-    return run.metric.factor * sum(found) / len(found) if found else None
+        return {"measured": None if best is None else factor * best}
+    if case.metric == AT_BEST:
+        found = [_at_best(peer) for peer in run.peers]
+        worst, tenth = run.metric.worst(np.array(found)), run.metric.worst_tenth(np.array(found))
+        return {"measured": factor * float(np.mean(found)), "metric_worst": worst, "metric_p10": tenth}
+    latest = run.latest(cast(NumberField, case.metric))
+    return {"measured": factor * sum(latest) / len(latest) if latest else None}
+
+
+def _at_best(peer: PeerRun) -> float:
+    """Return a peer's test metric in the round of its best validation metric, or after the final phase.
+
+    Raises:
+        RunFailed: the peer has no such round.
+    """
+    chosen = peer.last.get("best_round")
+    value = None if chosen is None else peer.rounds.get(chosen, peer.last).get("metric_value")
+    if value is None:
+        raise RunFailed(
+            f"peer {peer.peer_id}: metric = {AT_BEST!r} expects a round evaluated on validation and test samples, got none. "
+            "Set run.split_options.validation, and run.evaluate_every to 1."
+        )
+    return value
 
 
 def _run_simulated(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:

@@ -116,8 +116,9 @@ class Case(_SpecSection):
     )
     metric: str = Field(
         "metric_value",
-        pattern=r"^(metric_value|metric_before_final|metric_shared|best_center_\d)$",
-        description="the measured number; best_center_N: of the best FedSoft center on true distribution N",
+        pattern=r"^(metric_value|metric_at_best|metric_before_final|metric_shared|best_center_\d)$",
+        description="the measured number; metric_at_best: on the test data, of each peer's round with the best validation "
+        "metric; best_center_N: of the best FedSoft center on true distribution N",
     )
     run: dict[str, Any] = Field(default_factory=dict, description="manifest keys beside the file's own")
     graph: GraphSpec | None = Field(None, description="instead of the file's own")

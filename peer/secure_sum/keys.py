@@ -115,6 +115,14 @@ class Keys:
         text = self._text(announcement.peer, announcement.incarnation, announcement.key)
         return self._signer.is_signed(announcement.peer, text, announcement.signature)
 
+    def gives_secret(self, announcement: Announcement) -> bool:
+        """Return whether a secret can be agreed on with a key: not with one of the few points of small order, which give zero."""
+        try:
+            self.shared_with(announcement)
+        except ValueError:
+            return False
+        return True
+
     def _text(self, peer: int, incarnation: int, key: bytes) -> bytes:
         return b"".join((b"secure sum key", self.context, _HEAD.pack(peer, incarnation, key, 0)))
 
@@ -122,7 +130,7 @@ class Keys:
         """Return the secret of this peer and another.
 
         Raises:
-            ValueError: the other key is none of X25519.
+            ValueError: the other key gives none, see `gives_secret`.
         """
         secret = self._private.exchange(X25519PublicKey.from_public_bytes(other.key))
         return derived(secret, "pair", self.context, *sorted((self.public, other.key)))

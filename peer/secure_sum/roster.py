@@ -57,14 +57,17 @@ class Roster:
         """Return the roster of a receiver's announcement.
 
         Raises:
-            ValueError: its form, order or signatures are wrong.
+            ValueError: its form, order, signatures or keys are wrong.
         """
         peers = unpacked(packed)
         ids = [each.peer for each in peers]
         if ids != sorted({*ids}):
-            raise ValueError(f"peers in another order, or twice: {ids}")
-        if unsigned := [each.peer for each in peers if not keys.is_signed(each)]:
-            raise ValueError(f"keys of peers {unsigned} that these peers have not signed for this graph file")
+            raise ValueError(f"{len(ids)} peers in another order, or twice")
+        for each in peers:  # the first wrong one ends it: a lie costs one look at a signature
+            if not keys.is_signed(each):
+                raise ValueError(f"a key of peer {each.peer} that this peer has not signed for this graph file")
+            if not keys.gives_secret(each):
+                raise ValueError(f"a key of peer {each.peer} that gives no secret")
         return cls.of(keys, receiver, round_index, peers)
 
     @property

@@ -63,6 +63,10 @@ class SecureSums(SumParts):
         if not self._keys.is_signed(found[0]):
             problem = f"expected a signature of peer {neighbor}, by the key of the graph file, got another"
             return Refusal(RefusalCode.IDENTITY_MISMATCH, f"key of secure sums: {problem}")
+        if not self._keys.gives_secret(found[0]):
+            return Refusal(
+                RefusalCode.MALFORMED, "key of secure sums: expected one of X25519, got one that gives no secret"
+            )
         self._known[neighbor] = found[0]
         return None
 

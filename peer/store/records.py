@@ -287,6 +287,10 @@ class RoundFields(PrivacyField, total=False):
             ),
         ),
     ]
+    awaited: Annotated[
+        PeerId | None,
+        observable("the neighbor that the round waited for longest; only in lockstep, if it waited"),
+    ]
     summed: Annotated[
         PeerIds | None,
         observable("with `run.secure_sum`: ids of neighbors in the sum of the round; none if it could not be opened"),

@@ -7,7 +7,7 @@ import math
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.manifest import Timeouts
-from coordinator_free_bootstrap.rates import FRAME_BYTES_MAX, RATE_EXPECTED, expected_rate, frame_bytes
+from coordinator_free_bootstrap.rates import FRAME_BYTES_MAX, RATE_EXPECTED, bytes_ahead, expected_rate, frame_bytes
 from coordinator_free_bootstrap.routes import relay_of
 from peer.wire.frame_sizes import FrameSizes
 from peer.wire.security import ChannelOptions
@@ -64,6 +64,7 @@ class Pacing:
         self.upload, self.download = TokenBucket(), TokenBucket()
         self.learned: FrameSizes | None = None  # None: all frames have the size that they may have
         self._fixed: dict[int, int] = {}  # frame bytes to neighbors that a declared limit makes slow, and not very slow
+        self._ahead: dict[int, int] = {}  # most frame bytes to neighbors behind a slow relay: frames go one by one
         self._rates: dict[int, float] = {}  # the lower one of both directions
         self._declared: set[int] = set()  # neighbors with limits, or behind a relay
 
@@ -83,14 +84,17 @@ class Pacing:
         pacing.upload = TokenBucket(upload) if upload else pacing.upload
         pacing.download = TokenBucket(download) if download else pacing.download
         for neighbor in graph.neighbors(peer_id):
-            there = graph.node(neighbor)
-            if there.upload_limit or there.download_limit or relay_of(graph, peer_id, neighbor) is not None:
+            there, relay = graph.node(neighbor), relay_of(graph, peer_id, neighbor)
+            if there.upload_limit or there.download_limit or relay is not None:
                 pacing._declared.add(neighbor)
             sending = expected_rate(graph, peer_id, neighbor)
             rate = min(sending, expected_rate(graph, neighbor, peer_id))
             own = upload / (2 * graph.degree(peer_id)) if upload else RATE_EXPECTED
             declared = frame_bytes(graph, peer_id, neighbor, upload)
-            if sending < min(own, RATE_EXPECTED):  # an own limit needs no proof: its bucket spaces the frames
+            if (ahead := bytes_ahead(graph, relay)) is not None:
+                pacing._ahead[neighbor] = ahead
+                pacing.learned.begin(neighbor, declared)
+            elif sending < min(own, RATE_EXPECTED):  # an own limit needs no proof: its bucket spaces the frames
                 pacing.learned.begin(neighbor, declared)
             elif declared < FRAME_BYTES_MAX:
                 pacing._fixed[neighbor] = declared
@@ -101,11 +105,13 @@ class Pacing:
         """Return the payload bytes of the next frame to a neighbor."""
         if self.learned is None or receiver in self._fixed:
             return min(most, self._fixed.get(receiver, most))
-        return self.learned.next(receiver, most)
+        return self.learned.next(receiver, min(most, self._ahead.get(receiver, most)))
 
     def is_unproven(self, receiver: int) -> bool:
-        """Return whether frames to a neighbor have to arrive one by one: its rate is learned, and not known as fast."""
-        return self.learned is not None and receiver not in self._fixed and not self.learned.is_fast(receiver)
+        """Return whether frames to a neighbor have to arrive one by one: behind a slow relay, or until it is known as fast."""
+        if self.learned is None or receiver in self._fixed:
+            return False
+        return receiver in self._ahead or not self.learned.is_fast(receiver)
 
     def arrived(self, receiver: int, size_bytes: int, seconds: float) -> None:
         """Note how long a frame took that was alone on its way, apart from the latency of the link."""

@@ -62,6 +62,12 @@ def pass_(**changes: Any) -> dict[str, str]:
     return {"call": "Pass", "hex": peer_pb2.PassRequest(**(fields | changes)).SerializeToString().hex()}
 
 
+def sum_(**changes: Any) -> dict[str, str]:
+    """Return a message of peer 1 that opens a secure sum."""
+    fields: dict[str, Any] = {"sender": 1, "incarnation": 7, "kind": peer_pb2.OPENING_MEMBERS, "data": bytes(40)}
+    return {"call": "Sum", "hex": peer_pb2.SumRequest(**(fields | changes)).SerializeToString().hex()}
+
+
 def push(*frames: dict[str, Any], **options: Any) -> dict[str, Any]:
     """Return a push of frames.
 
@@ -97,7 +103,7 @@ def scripts() -> dict[RefusalCode, Script]:
         RefusalCode.NOT_A_NEIGHBOR: {
             "title": "an observer sends the messages of a peer",
             "caller": "watcher",
-            "steps": [hello(sender=1), heartbeat(), pass_(), push(header(), CHUNK, END), pull()],
+            "steps": [hello(sender=1), heartbeat(), pass_(), sum_(), push(header(), CHUNK, END), pull()],
         },
         RefusalCode.IDENTITY_MISMATCH: {
             "title": "a neighbor sends every kind of message with the sender of another peer",
@@ -106,6 +112,7 @@ def scripts() -> dict[RefusalCode, Script]:
                 hello(sender=3),
                 heartbeat(sender=2),
                 pass_(sender=2),
+                sum_(sender=2),
                 push(header(sender=2), CHUNK, END),
                 pull(sender=2),
             ],
@@ -114,7 +121,7 @@ def scripts() -> dict[RefusalCode, Script]:
             "title": "TLS is terminated in front of the peer, and messages come without a certificate",
             "plaintext": True,
             "handshake": False,
-            "steps": [hello(), heartbeat(), pass_(), push(header(), CHUNK, END), pull(), raw("Status", b"")],
+            "steps": [hello(), heartbeat(), pass_(), sum_(), push(header(), CHUNK, END), pull(), raw("Status", b"")],
         },
         RefusalCode.WIRE_VERSION: {"title": "another wire version", "steps": [hello(wire_version=1)]},
         RefusalCode.MANIFEST_MISMATCH: {
@@ -150,6 +157,7 @@ def scripts() -> dict[RefusalCode, Script]:
                 hello(continues=["target"]),
                 heartbeat(),
                 pass_(),
+                sum_(),
                 push(header(), CHUNK, END),
                 pull(),
             ],
@@ -175,6 +183,7 @@ def scripts() -> dict[RefusalCode, Script]:
             "steps": [
                 heartbeat(incarnation=6),
                 pass_(incarnation=6),
+                sum_(incarnation=6),
                 push(header(incarnation=6), CHUNK, END),
                 pull(incarnation=6),
                 hello(incarnation=6),
@@ -182,7 +191,12 @@ def scripts() -> dict[RefusalCode, Script]:
         },
         RefusalCode.NO_HANDSHAKE: {
             "title": "messages of an incarnation without a handshake",
-            "steps": [heartbeat(incarnation=8), pass_(incarnation=8), push(header(incarnation=8), CHUNK, END)],
+            "steps": [
+                heartbeat(incarnation=8),
+                pass_(incarnation=8),
+                sum_(incarnation=8),
+                push(header(incarnation=8), CHUNK, END),
+            ],
             "counted": 0,  # a restarted peer gets this refusal first, so it is not counted
         },
         RefusalCode.MALFORMED: {
@@ -193,6 +207,18 @@ def scripts() -> dict[RefusalCode, Script]:
                 raw("Select", b"\x0a"),
                 raw("Pass", b"\x0a"),
                 raw("Heartbeat", b"\x08\x01"),
+                raw("Sum", b"\xff"),
+                raw("Sum", b"\x08\x01"),
+                sum_(),  # the run has no secure sums
+                sum_(kind=0),
+                sum_(kind=99),
+                sum_(data=b""),
+                sum_(data=bytes((1 << 15) + 1)),
+                sum_(round_index=(1 << 31)),
+                select(roster=bytes(200)),
+                select(roster=bytes((1 << 17) + 1)),
+                push(header(shares=bytes(200)), CHUNK, END),
+                push(header(shares=bytes((1 << 15) + 1)), CHUNK, END),
                 select(selected=-2),
                 select(numbers=bytes(7)),
                 push(header(numbers=bytes(8 * (HEADER_NUMBERS_MAX + 1))), CHUNK, END),
@@ -335,12 +361,12 @@ def scripts() -> dict[RefusalCode, Script]:
             "title": "more messages than a neighbor may send",
             "limits": {"requests_per_second": 0.6},  # a bucket of three, of which the handshake takes one
             "before": [heartbeat(), heartbeat()],
-            "steps": [heartbeat(), pass_(), hello(), push(header(), CHUNK, END)],
+            "steps": [heartbeat(), pass_(), sum_(), hello(), push(header(), CHUNK, END)],
         },
         RefusalCode.SHUTTING_DOWN: {
             "title": "calls to a peer that is leaving",
             "leaving": True,
-            "steps": [hello(), pass_(), push(header(), CHUNK, END)],
+            "steps": [hello(), pass_(), sum_(), push(header(), CHUNK, END)],
             "counted": 0,  # a neighbor that calls a peer that leaves does nothing wrong
         },
         RefusalCode.TOO_SLOW: {

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.histories import lines_of
 from tools.namespaces import Bridge, command, ip, why_not
 from tools.running import running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.ops.deploy.keys import at_addresses, create_keys
-from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 
 pytestmark = pytest.mark.chaos
@@ -50,7 +50,7 @@ class Net:
         self._stack.enter_context(running_peer(peer_id, self.home, "--certs", certs, namespace=self.of(peer_id)))
 
     def history(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
-        return [line for line in read_history(StateDir.of_peer(self.home, peer_id).history) if line["kind"] == kind]
+        return lines_of(StateDir.of_peer(self.home, peer_id).history, kind)
 
     def saw(self, peer_id: int, neighbor: int, state: str) -> bool:
         rows = self.history(peer_id, "neighbor")

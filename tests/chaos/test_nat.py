@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from tools.beds import final_models, same_models
+from tools.histories import lines_of
 from tools.http_proxies import Proxies, Proxy
 from tools.namespaces import Bridge, ip, why_not
 from tools.running import behind_nat, running_peer, until
@@ -28,7 +29,6 @@ from tools.warm_parent import Forked
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from peer.lab.simulated import simulate
 from peer.ops.deploy.keys import at_addresses, create_keys
-from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 
 pytestmark = pytest.mark.chaos
@@ -122,7 +122,7 @@ class Internet:
         return running_peer(peer_id, self.home, *options, namespace=namespace, environment=environment)
 
     def history(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
-        return [line for line in read_history(StateDir.of_peer(self.home, peer_id).history) if line["kind"] == kind]
+        return lines_of(StateDir.of_peer(self.home, peer_id).history, kind)
 
     def until(self, holds: Any, what: str) -> Any:
         return until(holds, what, logs=self.home.glob("*.log"), poll_s=0.05)

@@ -38,12 +38,12 @@ task = Readings()
 '''
 
 
-def graph_with_own_task(folder: Path, peers: int, kind: str = "ring", **run: object) -> Graph:
-    """Write ``code/readings.py`` and the data of each site into a folder; return a graph whose task is that file."""
+def graph_with_own_task(folder: Path, peers: int, kind: str = "ring", more_sites: int = 0, **run: object) -> Graph:
+    """Write ``code/readings.py`` and the data of each site, and of more, into a folder; return a graph with that task."""
     (folder / "code").mkdir()
     (folder / "code" / "readings.py").write_text(TASK)
     centers = np.random.default_rng(0).normal(size=(3, 6)) * 2
-    for site in range(peers):
+    for site in range(peers + more_sites):
         draw = np.random.default_rng(100 + site)
         y = draw.integers(0, 3, 120)
         x = (centers[y] + draw.normal(size=(120, 6))).astype(np.float32)

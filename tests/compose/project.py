@@ -47,7 +47,7 @@ class Project:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.compose("--profile", "chaos", "--profile", "page", "down", "-v", "-t", "5")
+        self.compose("--profile", "chaos", "--profile", "page", "down", "-v", "--remove-orphans", "-t", "5")
         self.client.close()
 
     def compose(self, *arguments: str) -> str:

@@ -23,7 +23,7 @@ def main() -> None:
         import atheris
     except ImportError:
         sys.exit("fuzz: atheris is not installed (it is not a dependency of this project); run pip install atheris")
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
     with atheris.instrument_imports(include=["coordinator_free_bootstrap", "peer"]):
         from targets import TARGETS
     if arguments.target not in TARGETS:

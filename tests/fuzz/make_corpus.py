@@ -1,4 +1,4 @@
-"""Write the seeds of the fuzz corpora: small valid inputs of each target. Run: python tests/fuzz/make_corpus.py."""
+"""Write the seeds of the fuzz corpora, small valid inputs of each target: PYTHONPATH=.:tests python tests/fuzz/make_corpus.py."""
 
 from __future__ import annotations
 
@@ -133,6 +133,7 @@ def seeds() -> dict[str, list[bytes]]:
             targets.RECORD.encode(),
             b'{"kind": "regression", "target": "y", "read": ["a"], "open": ["target"]}',
         ],
+        "sums": [bytes((kind,)) + data for kind, data in enumerate(targets.SAID)],
         "graph": [
             dump_graph(small).encode(),
             b'{"nodes": [{"id": 0, "address": "a:1"}, {"id": 1, "address": "[::1]:2"}], "links": [{"source": 0, "target": 1}]}',

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console, RenderableType
+from tools.sums import RECEIVER, Parties, complete, summed
 
 from coordinator_free_bootstrap import (
     Compared,
@@ -35,9 +36,10 @@ from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX, Meaning, compa
 from coordinator_free_bootstrap.strict_json import loads
 from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import ENCODINGS, checked_norm_squared, decode
-from peer.core.messages import WIRE_VERSION, Hello, Phase
+from peer.core.messages import WIRE_VERSION, Hello, Opening, Phase, SumMessage
 from peer.core.schema import Schema, TensorSpec
 from peer.identity.certificates import Certificate
+from peer.secure_sum.arithmetic import TAG_BYTES
 from peer.store.checkpoint import CheckpointStore
 from peer.store.state_dir import StateDir
 from peer.view.live.ask import answered, view_of
@@ -59,6 +61,7 @@ READERS = (
     convert.unpack_select,
     convert.unpack_pass,
     convert.unpack_statistics,
+    convert.unpack_sum,
     convert.unpack_acknowledgement,
     convert.unpack_push_reply,
     convert.unpack_pull,
@@ -211,6 +214,40 @@ def _sealed(body: bytes) -> bytes:
     return b'{"body":' + body + b',"sha256":"%s"}\n' % hashlib.sha256(body).hexdigest().encode()
 
 
+def sums(data: bytes) -> None:
+    """What neighbors send in secure sums. The first byte selects: a key, the peers of a sum, or a message that opens one."""
+    if not data:
+        return
+    kind, content = data[0] % 6, data[1:]
+    receiver, sender = PARTIES.receiver, PARTIES.peers[1]
+    if kind == 0:
+        refusal = receiver.meets(1, 1, content)
+    elif kind == 1:
+        refusal = sender.rejects_roster(RECEIVER, PARTIES.round_index, content)
+    else:
+        opening = [*Opening][kind - 2]
+        by, to = (RECEIVER, sender) if opening in (Opening.MEMBERS, Opening.AGREED) else (1, receiver)
+        refusal = to.rejects(SumMessage(by, 1, PARTIES.round_index, opening, content))
+        known = content in SAID or content[:TAG_BYTES] != receiver._received.roster.tag
+        assert opening is not Opening.AGREED or refusal is not None or known, "what two others have not agreed to"
+    assert refusal is None or (refusal.reason and len(refusal.reason) < 500)
+
+
+def said_in_a_sum() -> list[bytes]:
+    """Return inputs of `sums`: the key of a peer, a roster, and each kind of message that opens the sum."""
+    parties = summed(Parties(complete(4)))
+    parties.fix()
+    parties.settle()
+    first = {kind: data for _, _, kind, data in reversed([m for m in parties.log if 1 in m[:2]])}
+    return [parties.peers[1].announcement(1), parties.roster, *(first[kind] for kind in Opening)]
+
+
+PARTIES = summed(Parties(complete(4)))  # peer 1 has agreed, and the receiver knows the members
+PARTIES.fix()
+PARTIES.take(*next(message for message in PARTIES.outbox if message[1] == 1))
+SAID = said_in_a_sum()
+
+
 def certificate(data: bytes) -> None:
     """A certificate's PEM, DER in a graph file, and its name."""
     for read in (lambda: Certificate.from_pem(data, "c"), lambda: Certificate.from_text(data.decode("latin1"), "c")):
@@ -261,5 +298,17 @@ def _shown(renderable: RenderableType) -> None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     each.__name__: each
-    for each in (messages, streams, encodings, handshake, meaning, graph, manifest, checkpoint, certificate, status)
+    for each in (
+        messages,
+        streams,
+        encodings,
+        handshake,
+        meaning,
+        graph,
+        manifest,
+        checkpoint,
+        sums,
+        certificate,
+        status,
+    )
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.histories import lines_of
 from tools.http_proxies import Proxies
 from tools.running import behind_nat, on_loopback, running_peer, until
 from tools.warm_parent import executed
@@ -41,8 +42,7 @@ def prepared(home: Path, graph: Graph) -> Graph:
 
 
 def rounds(home: Path, peer_id: int) -> list[dict[str, Any]]:
-    place = StateDir.of_peer(home, peer_id).history
-    return [line for line in read_history(place) if line["kind"] == "round"] if place.exists() else []
+    return lines_of(StateDir.of_peer(home, peer_id).history, "round")
 
 
 def doctor(home: Path, peer_id: int, *options: object) -> dict[str, Any]:

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tools.histories import lines_of
 from tools.own_loop_site import Site
 from tools.running import PATIENCE_S, until
 
 import peer
 from peer.bed.testbed.ports import on_free_ports
-from peer.store.history import read_history
 
 pytestmark = pytest.mark.process
 PROGRAMS = Path(__file__).parents[1] / "tools"
@@ -59,8 +59,7 @@ class Programs:
         return (self.home / f"site-{site}.log").read_text()
 
     def history(self, site: int, kind: str) -> list[dict[str, Any]]:
-        path = self.place(site) / "history.jsonl"
-        return [dict(line) for line in read_history(path) if line["kind"] == kind] if path.exists() else []
+        return lines_of(self.place(site) / "history.jsonl", kind)
 
     def finish(self, *processes: subprocess.Popen[bytes]) -> None:
         for site, process in enumerate(processes):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.histories import lines_of
 from tools.running import PATIENCE_S, ends, on_loopback, running_peer
 from tools.warm_parent import executed
 from torch import nn
@@ -62,8 +63,7 @@ def graph_of(kind: str, peers: int, **run: Any) -> Graph:
 
 
 def lines(folder: Path, peer_id: int, kind: str) -> list[dict[str, Any]]:
-    place = StateDir.of_peer(folder, peer_id).history
-    return [line for line in read_history(place) if line["kind"] == kind] if place.exists() else []
+    return lines_of(StateDir.of_peer(folder, peer_id).history, kind)
 
 
 def test_a_refused_run_ends_with_a_sentence_before_any_connection_and_the_neighbors_go_on(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tools.histories import lines_of
 
 import peer
 from coordinator_free_bootstrap.errors import ConfigError, RunFailed, StorageError, TaskError, UsageError
@@ -23,7 +24,6 @@ from peer.bed.testbed.ports import on_free_ports
 from peer.cli.run import run as peer_run
 from peer.runtime import schedule, world
 from peer.runtime.local_options import IN_FILE, LocalOptions
-from peer.store.history import read_history
 from peer.wire.server import PeerServer
 
 pytestmark = pytest.mark.process
@@ -200,22 +200,19 @@ def test_a_cancelled_peer_leaves_and_resumes(tmp_path: Path) -> None:
     graph = peer.Graph.of(on_free_ports(graph_of("line", 2, rounds=100_000, start=start)))
     place = tmp_path / "peer-0"
 
-    def lines(kind: str) -> list[dict[str, Any]]:
-        return [line for line in read_history(place / "history.jsonl") if line["kind"] == kind]
-
     async def cancelled(after: int) -> None:
         running = asyncio.ensure_future(peer.run_async(0, graph, state_dir=place, insecure=True))
-        while len(lines("round")) < after:
+        while len(lines_of(place / "history.jsonl", "round")) < after:
             await asyncio.sleep(0.01)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
 
     asyncio.run(cancelled(1))
-    assert len(lines("leave")) == 1
-    asyncio.run(cancelled(len(lines("round")) + 1))
-    starts = [line["resumed_from"] for line in lines("start")]
-    assert starts[0] is None and starts[1] >= 1 and len(lines("leave")) == 2
+    assert len(lines_of(place / "history.jsonl", "leave")) == 1
+    asyncio.run(cancelled(len(lines_of(place / "history.jsonl", "round")) + 1))
+    starts = [line["resumed_from"] for line in lines_of(place / "history.jsonl", "start")]
+    assert starts[0] is None and starts[1] >= 1 and len(lines_of(place / "history.jsonl", "leave")) == 2
 
 
 def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
@@ -251,11 +248,6 @@ def alone(tmp_path: Path, **run: Any) -> tuple[peer.Graph, Path]:
     return peer.Graph.of(on_free_ports(graph_of("line", 2, start=start, **run))), tmp_path / "peer-0"
 
 
-def lines_of(place: Path, kind: str) -> list[dict[str, Any]]:
-    path = place / "history.jsonl"
-    return [line for line in read_history(path) if line["kind"] == kind] if path.exists() else []
-
-
 async def until_true(check: Callable[[], bool]) -> None:
     while not check():
         await asyncio.sleep(0.01)
@@ -274,19 +266,19 @@ def test_a_peer_with_a_schedule_works_in_its_windows_only(
             peer.run_async(0, graph, state_dir=place, insecure=True, when=f"test -e {window}")
         )
         await until_true(lambda: "says no: waiting" in caplog.text)
-        assert not lines_of(place, "start")
+        assert not lines_of(place / "history.jsonl", "start")
         window.touch()
-        await until_true(lambda: bool(lines_of(place, "round")))
+        await until_true(lambda: bool(lines_of(place / "history.jsonl", "round")))
         window.unlink()
-        await until_true(lambda: bool(lines_of(place, "leave")))
+        await until_true(lambda: bool(lines_of(place / "history.jsonl", "leave")))
         window.touch()
-        await until_true(lambda: len(lines_of(place, "start")) == 2)
+        await until_true(lambda: len(lines_of(place / "history.jsonl", "start")) == 2)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
 
     asyncio.run(windows())
-    assert lines_of(place, "start")[1]["resumed_from"] >= 1
+    assert lines_of(place / "history.jsonl", "start")[1]["resumed_from"] >= 1
 
 
 def test_a_peer_that_stays_returns_when_it_is_cancelled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tools.histories import lines_of
 from tools.running import PATIENCE_S, running_peer, until
 from tools.warm_parent import Forked, executed
 
 from coordinator_free_bootstrap import Graph, load_graph, make_graph, parse_manifest, save_graph
 from peer.bed.testbed.ports import free_ports
-from peer.store.history import read_history
 
 pytestmark = pytest.mark.process
 ROUNDS = 4
@@ -99,8 +99,7 @@ class Federation:
         return (self.home / f"{peer_id}.log").read_text()
 
     def lines(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
-        path = self.home / f"peer-{peer_id}" / "history.jsonl"
-        return [dict(line) for line in read_history(path) if line["kind"] == kind] if path.exists() else []
+        return lines_of(self.home / f"peer-{peer_id}" / "history.jsonl", kind)
 
     def rounds(self, peer_id: int) -> list[int]:
         return [line["round_index"] for line in self.lines(peer_id, "round")]

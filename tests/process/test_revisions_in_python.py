@@ -6,7 +6,9 @@ Method: peers embedded in one event loop, whose file is replaced while they trai
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,47 +20,47 @@ from tools.running import PATIENCE_S
 
 import peer
 from coordinator_free_bootstrap.errors import GraphError, RemovedError, UsageError
-from peer.store.history import read_history
 
 pytestmark = pytest.mark.process
 JOINED = "peer.api.joined:Joined"  # the task of a program that joins
 
 
-def lines(home: Path, peer_id: int, kind: str) -> list[dict[str, Any]]:
-    path = home / f"peer-{peer_id}" / "history.jsonl"
-    return [dict(line) for line in read_history(path) if line["kind"] == kind] if path.exists() else []
+async def until(holds: Callable[[], bool], running: Sequence[asyncio.Future[Any]]) -> None:
+    """Wait for a condition; a peer that ends before raises its error."""
+    while not holds():
+        for ended in (task for task in running if task.done()):
+            raise AssertionError(f"a peer has ended: {ended}")
+        await asyncio.sleep(0.1)
 
 
-async def rounds_of(home: Path, *peer_ids: int, more: int = 3) -> None:
-    """Wait until peers have done more rounds."""
-    for peer_id in peer_ids:
-        enough = len(lines(home, peer_id, "round")) + more
-        while len(lines(home, peer_id, "round")) < enough:
-            await asyncio.sleep(0.1)
-
-
-def test_peers_of_a_program_take_the_next_files_and_one_is_removed(tmp_path: Path) -> None:
+def test_peers_of_a_program_take_the_next_files_and_one_is_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     federation = Federation(tmp_path, 3, rounds=100_000)
+    caplog.set_level(logging.INFO, "peer")
+
+    def starts(*peer_ids: int) -> int:
+        return min(len(federation.lines(i, "start")) for i in peer_ids)
+
+    async def more_rounds(running: Sequence[asyncio.Future[Any]]) -> None:
+        for i in range(len(running)):
+            enough = len(federation.rounds(i)) + 3
+            await until(lambda i=i, e=enough: len(federation.rounds(i)) >= e, running)
 
     async def program() -> list[Any]:
+        place, options = str(tmp_path / "graph.json"), {"insecure": True, "watch_graph": True}
         running = [
-            asyncio.ensure_future(
-                peer.run_async(
-                    i, str(tmp_path / "graph.json"), state_dir=tmp_path / f"peer-{i}", insecure=True, watch_graph=True
-                )
-            )
+            asyncio.ensure_future(peer.run_async(i, place, state_dir=tmp_path / f"peer-{i}", **options))
             for i in range(3)
         ]
-        await rounds_of(tmp_path, 0, 1, 2)
+        await more_rounds(running)
         await asyncio.to_thread(federation.next, "--set", "run.learning_rate=0.02")
-        while any(len(lines(tmp_path, i, "start")) < 2 for i in range(3)):
-            await asyncio.sleep(0.1)
-        await rounds_of(tmp_path, 0, 1, 2)
+        await until(lambda: starts(0, 1, 2) == 2, running)
+        await more_rounds(running)
         await asyncio.to_thread(federation.next, "--remove-peer", 2)
         await asyncio.wait(running[2:])
-        while any(len(lines(tmp_path, i, "start")) < 3 for i in range(2)):
-            await asyncio.sleep(0.1)
-        await rounds_of(tmp_path, 0, 1)
+        await until(lambda: starts(0, 1) == 3, running[:2])
+        await more_rounds(running[:2])
         for task in running[:2]:
             task.cancel()
         return await asyncio.gather(*running, return_exceptions=True)
@@ -67,9 +69,9 @@ def test_peers_of_a_program_take_the_next_files_and_one_is_removed(tmp_path: Pat
     assert isinstance(removed, RemovedError), removed
     assert {type(each) for each in (first, second)} == {asyncio.CancelledError}
     for i in (0, 1):
-        rounds = [line["round_index"] for line in lines(tmp_path, i, "round")]
+        rounds = federation.rounds(i)
         assert rounds == list(range(len(rounds)))
-        assert [bool(line["resumed_from"]) for line in lines(tmp_path, i, "start")] == [False, True, True]
+        assert [bool(line["resumed_from"]) for line in federation.lines(i, "start")] == [False, True, True]
 
 
 class Sum(peer.Task):

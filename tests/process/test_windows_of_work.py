@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.histories import lines_of
 from tools.running import PATIENCE_S, ends, on_loopback, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
-from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -35,8 +35,7 @@ def test_a_peer_works_only_in_its_windows_and_no_neighbor_waits(tmp_path: Path) 
     window = tmp_path / "window"
 
     def lines(peer_id: int, kind: str) -> list[dict[str, Any]]:
-        place = StateDir.of_peer(tmp_path, peer_id).history
-        return [line for line in read_history(place) if line["kind"] == kind] if place.exists() else []
+        return lines_of(StateDir.of_peer(tmp_path, peer_id).history, kind)
 
     def rounds(peer_id: int) -> int:
         return len(lines(peer_id, "round"))

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
+from tools.histories import lines_of
 from tools.running import ends, on_loopback, until
 from tools.warm_parent import WarmParent
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from peer.bed.chaos.control import ask
-from peer.store.history import read_history
 from peer.store.model_file import load_model
 from peer.store.state_dir import StateDir
 
@@ -129,8 +129,7 @@ class Bed:
         return StateDir.of_peer(self.directory, peer_id)
 
     def history(self, peer_id: int, kind: str | None = None) -> list[dict[str, Any]]:
-        lines = read_history(self.place(peer_id).history)
-        return [line for line in lines if kind is None or line["kind"] == kind]
+        return lines_of(self.place(peer_id).history, kind)
 
     def rounds(self, peer_id: int) -> int:
         return max((line["round_index"] + 1 for line in self.history(peer_id, "round")), default=0)

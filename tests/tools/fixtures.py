@@ -41,3 +41,13 @@ def run_in_this_process(monkeypatch):
     before, level = list(log.handlers), log.level
     yield
     log.handlers[:], log.level = before, level
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """The packages of an earlier commit of this wire version, in a folder."""
+    from earlier import earlier_commit, write_packages  # of benchmarks
+
+    if (commit := earlier_commit()) is None:
+        pytest.skip("no earlier commit of this wire version: a shallow clone, or no git repository")
+    return write_packages(commit, tmp_path / "earlier")

@@ -46,7 +46,7 @@ IMPURE = {
 FILE_READERS = {
     "coordinator_free_bootstrap.graph_file": {"pathlib", "sys"},
     "coordinator_free_bootstrap.ordinary_file": {"io", "os", "pathlib"},
-    "coordinator_free_bootstrap.user_file": {"pathlib", "sys"},
+    "coordinator_free_bootstrap.user_file": {"pathlib", "sys", "threading"},  # a process executes each file once
 }
 SEEDED = {"Generator", "Philox"}  # all that may be used of numpy.random: the rest holds or draws process-wide state
 

@@ -26,6 +26,7 @@ from peer.view.report import soft_clusters
 from peer.view.report.collaboration import collaboration
 from peer.view.report.consensus import consensus_distances
 from peer.view.report.matrix import matrix
+from peer.view.report.waiting import waiting
 from peer.view.state.agreement import agreement
 from peer.view.state.attendance import WITHOUT_EXCHANGE, hardly_there
 from peer.view.state.durations import duration
@@ -321,6 +322,7 @@ METRICS: dict[str, Callable[[RunFiles], object]] = {
     "rounds_total": lambda run: run.manifest.rounds if run.manifest else None,
     **{key: partial(total, key) for key in COUNTERS},
     "seconds": seconds,
+    "waiting": waiting,
     "algorithm_state": algorithm_state,
     "collaboration": collaboration,
     "matrix": matrix,

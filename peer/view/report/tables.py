@@ -21,6 +21,7 @@ from peer.view.state.peer_state import ending
 
 LINE_CHARACTERS_MAX = 1000
 OWN_ROWS = {"rounds_alone", "models_sent", "models_folded", "payload_bytes_sent", "wire_bytes_sent"}  # counters
+AWAITED_SHOWN = 3  # peers that a run waited for
 MATRIX_PEERS_MAX = 12  # in a table of a terminal
 ROWS_MAX = 40  # longer tables scroll out of a terminal; the JSON has all rows
 
@@ -77,6 +78,8 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield "bytes", f"{payload} payload, {wire} with framing and control messages"
     yield from _other_counts(values)
     yield "seconds", ", ".join(f"{phase} {values['seconds'][phase]:.2f}" for phase in PHASES) + " (mean over peers)"
+    if values["waiting"] is not None and values["waiting"]["for"]:
+        yield "waiting", waiting_text(values["waiting"])
     apart = [f"{j}: {number(a, 4)} ({number(r, 4)} relative)" for j, (a, r) in enumerate(distances)]
     yield "consensus distance", ", ".join(apart)
     yield from _final_phase_rows(values)
@@ -91,6 +94,12 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
         found = values["reached"]
         after = "never" if found["rounds"] is None else f"after {found['rounds']} rounds, {found['seconds']:.1f} s"
         yield f"mean {metric.name} {found['target']}", after
+
+
+def waiting_text(found: dict[str, Any]) -> str:
+    """Return the share of time that peers waited, and for whom most."""
+    most = ", ".join(f"{row['peer_id']}: {percent(row['share'])}" for row in found["for"][:AWAITED_SHOWN])
+    return f"{percent(found['share'])} of the peers' time; of it for peer {most}"
 
 
 def _other_counts(values: dict[str, Any]) -> Iterable[tuple[str, str]]:

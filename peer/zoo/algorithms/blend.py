@@ -11,6 +11,10 @@ tuning in mid-run have learned more since, and may lose by it. The prediction is
 
     p(y | x) = sum_m w_m p_m(y | x)        m: k cluster models, the shared one, the own one, the two tuned ones
 
+With secure sums (`run.secure_sum`) there are no clusters: their models and weights would have to travel one by one, and a model
+of a cluster tells of the same samples as the shared one that is hidden in a sum. A peer then weighs three models: the shared one,
+the own one and the tuned shared one, by its own samples held out alone.
+
 This method is an addition of this project. Its parts: clusters, DFCA (arXiv 2510.15300), started by `peer.algorithms.seeding`, or
 where that is not possible by the relay warm-up and splitting of `peer.algorithms.dfca`; the shared model, DFedAvg (arXiv
 2104.11375); tuning after the last round, FedSPD (arXiv 2410.18862), Section 4, with the guard of `peer.algorithms.final_phase`;
@@ -21,14 +25,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from coordinator_free_bootstrap.errors import Refusal, RefusalCode
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem, Refusal, RefusalCode
+from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.options import EffectiveWhen
 from peer.algorithms.dfca import STARTS, Dfca, DfcaOptions, DfcaState, SplitEmpty, WarmupRounds
 from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
 from peer.algorithms.final_phase import moved, tuned, validated_share
@@ -42,6 +48,8 @@ from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import Offer
 from peer.core.messages import ModelHeader, Numbers, Select
+
+OF_CLUSTERS = EffectiveWhen(lambda r: r.run.secure_sum is None, "run.secure_sum is set, so no cluster has a model")
 
 
 class BlendOptions(DfcaOptions):
@@ -88,6 +96,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
     """DFCA, DFedAvg and local training at once, and a mixture of their predictions, weighed by samples held out.
 
     Slots 0 .. k-1 are clusters, slot k is shared. Private: the own model, the tuned shared model, the tuned cluster model.
+    With secure sums slot 0 is shared, and there is no cluster and no tuned cluster model.
     """
 
     name = "blend"
@@ -96,6 +105,8 @@ class Blend(Dfca[BlendOptions, BlendState]):
     State = BlendState
     result_is_model = False
     tunes = True
+    sums = True
+    keys: ClassVar[Mapping[str, EffectiveWhen]] = {"clusters": OF_CLUSTERS}
 
     @classmethod
     @override
@@ -108,6 +119,8 @@ class Blend(Dfca[BlendOptions, BlendState]):
     def completed(cls, manifest: Manifest) -> Mapping[str, object]:
         """Return ``run.options``, with a start where they leave it open."""
         given: dict[str, object] = dict(manifest.options)
+        if manifest.secure_sum is not None:
+            return {"initialization": "global"} | given
         if "initialization" not in given and (given.get("warmup_rounds") or obstacle_to_seeds(manifest)):
             given["initialization"] = "global"
         if given.get("initialization", "seeds") not in STARTS and given.setdefault("warmup_rounds", 3):
@@ -118,13 +131,27 @@ class Blend(Dfca[BlendOptions, BlendState]):
     @override
     def slot_count(cls, manifest: Manifest) -> int:
         """Return k + 1: the clusters and the shared model."""
-        return manifest.clusters + 1
+        return 1 if manifest.secure_sum is not None else manifest.clusters + 1
 
     @classmethod
     @override
     def private_count(cls, manifest: Manifest) -> int:
         """Return 3: the own model and the two tuned ones."""
-        return 3
+        return 2 if manifest.secure_sum is not None else 3
+
+    def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
+        super().__init__(manifest, peer_id, graph)
+        if not self.clusters and (self.options.initialization != "global" or self.options.warmup_rounds):
+            key = "warmup_rounds" if self.options.warmup_rounds else "initialization"
+            expected = "nothing that finds clusters, which there are not with run.secure_sum (docs/security.md)"
+            got = str(getattr(self.options, key))
+            raise ConfigError(ConfigProblem(f"run.options.{key}", expected, got, "Remove the option."))
+
+    @property
+    @override
+    def clusters(self) -> range:
+        """The slots of the cluster models."""
+        return range(self.slots - 1)
 
     @property
     def shared(self) -> int:
@@ -167,15 +194,15 @@ class Blend(Dfca[BlendOptions, BlendState]):
         found = super().uses(round_index)
         chooses = round_index == self._choosing_round
         return SampleUse(
-            local=3 * self.manifest.local_epochs,
-            epochs=2 * self.options.tune_epochs if chooses else 0,
+            local=(2 + bool(self.clusters)) * self.manifest.local_epochs,
+            epochs=self.uses_at_the_end().epochs if chooses else 0,
             choices=found.choices + chooses,
         )
 
     @override
     def uses_at_the_end(self) -> SampleUse:
         """Return the two trainings that tune once more."""
-        return SampleUse(epochs=2 * self.options.tune_epochs)
+        return SampleUse(epochs=(1 + bool(self.clusters)) * self.options.tune_epochs)
 
     @property
     def _choosing_round(self) -> int:
@@ -188,10 +215,15 @@ class Blend(Dfca[BlendOptions, BlendState]):
     def assign(self, workspace: Workspace[BlendState]) -> BlendState:
         """Choose the cluster as in DFCA; it and the shared model train. When relaying, the shared model has mass 1."""
         state = super().assign(workspace)
-        state = replace(state, trained=(*state.trained, self.shared))
+        state = replace(state, trained=(*state.trained, self.shared) if self.clusters else (self.shared,))
         if self.warming_up(workspace.round_index):
             state = replace(state, masses=(*state.masses[: self.shared], 1.0))
         return state
+
+    @override
+    def nearest(self, workspace: Workspace[BlendState], state: BlendState, clusters: Sequence[int]) -> BlendState:
+        """Return a state with the cluster of lowest loss, if there are clusters."""
+        return super().nearest(workspace, state, clusters) if clusters else state
 
     @override
     def train(self, workspace: Workspace[BlendState]) -> Fields:
@@ -295,7 +327,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
         With ``guarded`` a model goes as far towards its tuned form as is best for samples held out of the tuning.
         """
         epochs, indices = self.options.tune_epochs, self._training(workspace)
-        for place, slot in enumerate((self.shared, workspace.state.cluster_index or 0)):
+        for place, slot in enumerate((self.shared, workspace.state.cluster_index or 0)[: self.private - 1]):
             start = workspace.models.model(slot)
             end = tuned(workspace, start, epochs, indices, "tune", place)
             share = validated_share(workspace, start, epochs) if guarded else 1.0
@@ -317,6 +349,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
             return measured(shared)
         found = super().evaluate(workspace)
         names = [*(f"cluster {slot}" for slot in self.clusters), "shared", "own", "shared, tuned", "cluster, tuned"]
+        names = names[: self.held]
         shown = {"blend": dict(zip(names, weights, strict=True)), **self.shown_seeds(workspace)}
         return found | {"metric_shared": shared.metric, "state": shown}
 

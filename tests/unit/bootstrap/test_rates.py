@@ -75,16 +75,13 @@ def test_a_slow_relay_is_no_slow_neighbor() -> None:
         (relayed(5_000_000), []),
         (
             relayed(50_000),
-            [
-                "one model of 100000000 bytes in each direction over 1 relayed edge takes 4000 s",
-                "may wait 167.8 s behind",
-            ],
+            ["one model of 100000000 bytes in each direction over 1 relayed edge takes 4000 s"],
         ),
         (
             relayed(1_000),
             [
                 "takes 200000 s at relay",
-                "a heartbeat may wait 8388.6 s behind models at relay.bytes_per_second; run.timeouts",
+                "a heartbeat may wait 32.8 s behind models at relay.bytes_per_second; run.timeouts",
             ],
         ),
         (

@@ -273,6 +273,33 @@ def test_round_deadline_closes_the_round_and_records_missing_neighbors():
     assert record.fields["missing"] == [1, 2]
 
 
+@pytest.mark.parametrize(("first", "last"), [(1, 2), (2, 1)])
+def test_a_record_names_the_neighbor_that_the_round_waited_for_longest(first, last):
+    driven = Driven()
+    driven.begin()
+    driven.work("train")
+    for n in (1, 2):
+        driven.deliver(n)
+    driven.heartbeat(last, after=0.5)
+    driven.answered(first)
+    driven.heartbeat(last, after=1.0)
+    driven.answered(last)
+    (record,) = [r for r in of(driven.work("close"), do.Record) if r.kind == "round"]
+    assert record.fields["awaited"] == last
+
+
+def test_a_round_that_did_not_wait_names_nobody():
+    driven = Driven()
+    driven.begin()
+    for n in (1, 2):
+        driven.deliver(n)
+    driven.work("train")
+    for n in (1, 2):
+        driven.answered(n)
+    (record,) = [r for r in of(driven.work("close"), do.Record) if r.kind == "round"]
+    assert "awaited" not in record.fields
+
+
 def test_long_wait_is_logged_with_its_cause_at_doubling_times():
     driven = Driven(timeouts={"suspicion_s": 5.0, "round_deadline_s": 600.0})
     driven.begin()

@@ -11,7 +11,7 @@ from tools.experiments import FILES, HEAD, file_named, tables_of
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap import canonical_json
-from coordinator_free_bootstrap.errors import ConfigError, PeerError, TaskError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, PeerError, RunFailed, TaskError, UsageError
 from peer.algorithms.registry import algorithm_named
 from peer.cli.main import app
 from peer.core.metric import Metric
@@ -185,6 +185,48 @@ def test_a_result_has_the_numbers_of_the_table(small, tmp_path):
     assert (tmp_path / "small" / "dfca-gi" / "seed-1" / "peer-0" / "history.jsonl").is_file()
 
 
+AT_BEST = (
+    HEAD
+    + """
+[[case]]
+name = "A"
+metric = "metric_at_best"
+run = { algorithm = "local", learning_rate = 1.0, split_options.validation = %s, final = { epochs = %d } }
+"""
+)
+
+
+@pytest.mark.parametrize("epochs", [0, 2])
+def test_at_best_is_the_test_metric_of_the_round_or_final_phase_that_validation_chose(tmp_path, epochs):
+    path = tmp_path / "best.toml"
+    path.write_text(AT_BEST % (0.3, epochs))
+    experiment = load_experiment(path)
+    job = Job(experiment, experiment.case[0], 1, Scale(settings=("run.rounds=6",)), "simulated")
+    (result,) = run_job(
+        job, tmp_path, keep=True, command="peer experiment run", on_round=lambda completed, metric: None
+    )
+    values, chosen = [], set()
+    for place in sorted((tmp_path / "best" / "a" / "seed-1").glob("peer-*/history.jsonl")):
+        lines = [json.loads(line) for line in place.read_text().splitlines()]
+        shown = [
+            line for line in lines if line["kind"] in ("round", "end")
+        ]  # without a final phase the end repeats a round
+        best = max(shown, key=lambda line: line["metric_validation"])
+        values.append(best["metric_value"])
+        chosen.add(shown.index(best))
+    assert len(values) == 8 and len(chosen) > 1
+    assert result["measured"] == pytest.approx(100 * np.mean(values)) and result["metric_worst"] == min(values)
+
+
+def test_at_best_without_validation_samples_is_refused(tmp_path):
+    path = tmp_path / "best.toml"
+    path.write_text(AT_BEST % (0.0, 0))
+    experiment = load_experiment(path)
+    job = Job(experiment, experiment.case[0], 1, Scale(), "simulated")
+    with pytest.raises(RunFailed, match=r"peer 0: metric = 'metric_at_best' expects a round evaluated on validation"):
+        run_job(job, tmp_path, keep=True, command="peer experiment run", on_round=lambda completed, metric: None)
+
+
 def test_the_command_runs_resumes_and_prints_a_table(small, tmp_path):
     out = tmp_path / "results"
     arguments = ["experiment", "run", str(small), "--seeds", "2", "--out", str(out)]
@@ -312,7 +354,7 @@ def test_a_center_is_not_compared_with_models_of_peers(tmp_path):
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.stem.startswith(("fedsoft", "dpfl", "cgpfl"))])
 def test_the_tables_of_the_other_systems_have_the_simplest_rivals(path):
-    cases = {case.name: case for case in load_experiment(path).case}
+    cases = {case.placed.case if case.placed else case.name: case for case in load_experiment(path).case}
     assert {"local", "dfedavg", "dfedavg+final"} <= cases.keys()
     assert cases["dfedavg+final"].run["final"]["epochs"] > 0
 

@@ -9,7 +9,7 @@ import pytest
 
 import peer
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from coordinator_free_bootstrap.errors import ConfigError, DivergedError, GraphError
+from coordinator_free_bootstrap.errors import ConfigError, DivergedError, GraphError, UsageError
 from peer.algorithms.registry import algorithm_named, algorithms
 from peer.core.messages import PullRequest
 from peer.host.receiving import Receiving
@@ -22,7 +22,7 @@ RUN: dict[str, Any] = {
     "split_options": {"samples_per_peer": 80, "test_per_peer": 40},
     "batch_size": 20,
 }
-SUMMED = ("apfl", "dfedavg", "ditto", "dpsgd", "fedrep", "perfedavg", "pfedme")
+SUMMED = ("apfl", "blend", "dfedavg", "ditto", "dpsgd", "fedrep", "perfedavg", "pfedme")
 MODEL = {"fedrep": {"model": "mlp"}}
 
 
@@ -54,7 +54,7 @@ def test_the_algorithms_that_are_summed():
     assert {name for name, kind in algorithms().items() if kind.sums} == {*SUMMED}
 
 
-@pytest.mark.parametrize("name", SUMMED)
+@pytest.mark.parametrize("name", sorted({*SUMMED} - {"blend"}))  # which has clusters without sums
 def test_a_run_is_that_without_sums_up_to_rounding(name):
     plain, summed = simulated.run(graph_of(name)), simulated.run(graph_of(name, secure_sum=8.0))
     for with_models, with_sums in zip(plain, summed, strict=True):
@@ -66,7 +66,16 @@ def test_a_run_is_that_without_sums_up_to_rounding(name):
         assert "summed" not in with_models.history[0]
 
 
-@pytest.mark.parametrize("run", [{}, {"mix": "uniform"}, {"aggregation": "batch"}, {"private_parameters": ["*.bias"]}])
+@pytest.mark.parametrize(
+    "run",
+    [
+        {},
+        {"mix": "uniform"},
+        {"aggregation": "batch"},
+        {"private_parameters": ["*.bias"]},
+        {"algorithm": "blend", "options": {"tune_epochs": 1}},
+    ],
+)
 def test_each_sum_has_the_bits_of_whole_numbers(run, monkeypatch):
     peers = simulated.peers_of(graph_of(peers=6, links=UNEVEN, secure_sum=8.0, **run))
     by_receiving = {id(peer._peer.host.receiving): peer for peer in peers}
@@ -110,6 +119,30 @@ def test_a_private_peer_without_budget_is_summed_by_nobody_and_still_sums():
     assert [last[n]["active"] for n in range(5)] == [True, True, False, True, True]
     assert last[0]["summed"] == [1, 3, 4] and last[2]["summed"] == [0, 1, 3, 4]
     assert not any(peer.totals["sums_lost"] for peer in peers)
+
+
+@pytest.mark.parametrize("privacy", [{}, {"privacy": {"clip_norm": 1.0, "noise_multiplier": 1.0, "delta": 1e-3}}])
+def test_blend_weighs_its_summed_model_without_clusters(privacy):
+    peers = simulated.run(graph_of("blend", secure_sum=8.0, options={"tune_epochs": 1}, **privacy))
+    for peer_ in peers:
+        offers = peer_.algorithm.offers(peer_.workspace.state, 2, 0, 0, None)
+        assert [(offer.slot, len(offer.numbers)) for offer in offers] == [(0, 0)], "no weight leaves a peer"
+        assert all(row["summed"] for row in peer_.history) and len(peer_.models) == 3
+        assert [*peer_.history[-1]["state"]["blend"]] == ["shared", "own", "shared, tuned"]
+        assert peer_.final["predictor"] == "mixture" or privacy
+
+
+@pytest.mark.parametrize("option", [{"initialization": "seeds"}, {"initialization": "local"}, {"warmup_rounds": 2}])
+def test_blend_finds_no_clusters_from_sums(option):
+    with pytest.raises(
+        ConfigError, match=r"run\.options\.(initialization|warmup_rounds): expected nothing that finds clusters"
+    ):
+        simulated.run(graph_of("blend", secure_sum=8.0, options=option))
+
+
+def test_clusters_of_blend_have_no_effect_with_sums():
+    with pytest.raises(UsageError, match=r"run\.clusters.*no cluster has a model"):
+        peer.Graph.make("complete", peers=5, run={"algorithm": "blend", "secure_sum": 8.0, "clusters": 3})
 
 
 def test_an_outer_step_steps_from_a_sum():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator_free_bootstrap import Graph, Manifest, Node
+from coordinator_free_bootstrap import Graph, Manifest, Node, Relay
 from coordinator_free_bootstrap.manifest import Timeouts
 from coordinator_free_bootstrap.rates import FRAME_BYTES_MIN
 from peer.wire.frame_sizes import BUFFERED_BYTES, FIRST_BYTES, FrameSizes
@@ -110,6 +110,16 @@ def test_frames_at_an_own_limit_are_spaced_by_it_and_do_not_wait_for_each_other(
 
 def test_frames_at_a_moderate_declared_limit_do_not_wait_for_each_other():
     assert not pacing(download_limit=200_000).is_unproven(2)
+
+
+@pytest.mark.parametrize(("rate", "largest"), [(80_000, 50_000), (5_000_000, MOST), (50_000_000, None)])
+def test_frames_over_a_slow_relay_arrive_one_by_one_however_fast_they_come(rate, largest):
+    hub, ends = Node(0, "a:1", relay=Relay(rate, 8)), [Node(i, "", dials_only=True) for i in (1, 2)]
+    own = Pacing.of(Graph((hub, *ends), ((0, 1), (0, 2), (1, 2)), Manifest(), via=((1, 2, 0),)), 1)
+    for _ in range(9):
+        own.arrived(2, own.frame_bytes(2, MOST), 0.001)
+    assert own.is_unproven(2) == (largest is not None)
+    assert own.frame_bytes(2, MOST) == (largest or MOST)
 
 
 @pytest.mark.parametrize(("limits", "size"), [({}, FIRST_BYTES), ({"download_limit": 200_000}, 20_000)])

@@ -10,13 +10,14 @@ a simulation that trains one node after the other, all of it). Memory is the sum
 peak; processor seconds are of all of them from start to end; seconds to 90 % of the final accuracy count from the launch.
 
 With --kill the process of node 3 gets a SIGKILL as it begins to train in round 4: the seconds lost are the longest round of a
-survivor afterwards, less a usual one.
+survivor afterwards, less a usual one; in the last round, with what a system does at its end, they have a column of their own.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -40,8 +41,9 @@ HERE = Path(__file__).parent / "rival_systems"
 NODES, VICTIM, KILL_ROUND = 4, 3, 4
 PFLLIB = "https://github.com/TsingZ0/PFLlib"
 TORCH = "torch==2.13.0"
-CAP_S = 900.0  # of a run
+CAP_S = 240.0  # of a run
 SAMPLE_S = 0.5  # between two looks at memory and processor
+_COLORS = re.compile("\x1b\\[[0-9;]*m")
 LEFT_S = 400.0  # of a run after a kill: p2pfl waits 300 s for a model that does not come
 
 
@@ -97,7 +99,7 @@ class Network:
         own = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
         inside = [*own, "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *command]
         with output.open("w") as file:
-            self.process = subprocess.Popen(inside, env=environment, stdout=file, stderr=file)
+            self.process = subprocess.Popen(inside, env=environment, cwd=output.parent, stdout=file, stderr=file)
         self.name = ""
         self.bytes = 0
         self.peak_mb = 0.0
@@ -190,7 +192,7 @@ def run(system: System, setting: dict[str, Any], data: dict[str, np.ndarray], op
         np.savez(folder / "data.npz", **data)  # type: ignore[arg-type]
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
-            "PFLLIB": str(options.pfllib or ""),
+            "PFLLIB": str((options.pfllib or Path()).resolve()),
             "FLWR_TELEMETRY_ENABLED": "0",
         }
         environment |= {
@@ -241,6 +243,7 @@ def _victim(folder: Path) -> int:
 
 def _last_line(folder: Path) -> str:
     printed = [line for path in sorted(folder.glob("*.txt")) for line in path.read_text(errors="replace").splitlines()]
+    printed = [_COLORS.sub("", line) for line in printed]
     return next(
         (line.strip()[:160] for line in reversed(printed) if "rror" in line and "uvicorn" not in line),
         "it printed no error",
@@ -291,6 +294,7 @@ KILL_COLUMNS = [
     "system",
     "seconds of a usual round",
     "seconds lost by a kill -9",
+    "at the end of the run",
     "rounds that the survivors completed",
     "their accuracy at the end, %",
     "its words",
@@ -302,13 +306,15 @@ def kill_row(system: System, found: Run, rounds: int) -> list[object]:
     assert found.killed_at is not None
     usual = statistics.median(found.usual() or [0.0])
     survivors = [] if system.one_process else found.survivors()
-    after = [b - a for _, ends in survivors for (a, _), (b, _) in pairwise(ends) if b > found.killed_at]
+    after = [b - a for _, ends in survivors for (a, _), (b, _) in pairwise(ends[:-1]) if b > found.killed_at]
+    at_end = [ends[-1][0] - ends[-2][0] for _, ends in survivors if len(ends) > 1]
     completed = sorted({len(ends) for _, ends in survivors})
     whole = completed == [rounds] and len(survivors) == NODES - 1
     return [
         system.name,
         f"{usual:.2f}",
         f"{max(after) - usual:.1f}" if after and whole else "all",
+        f"{max(0.0, max(at_end) - usual):.1f}" if whole else None,
         f"{'-'.join(map(str, dict.fromkeys([completed[0], completed[-1]])))} of {rounds}"
         if completed
         else "none is left",

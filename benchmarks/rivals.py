@@ -226,7 +226,9 @@ def run(system: System, setting: dict[str, Any], data: dict[str, np.ndarray], op
                 elif line["kind"] == "trained":
                     train_s[node].append(line["train_s"])
         complete = len(ends) == NODES and all(len(each) >= setting["rounds"] for each in ends.values())
-        return Run(dict(ends), dict(train_s), killed_at, network, "" if complete else _last_line(folder))
+        fewest = min((len(ends[node]) for node in range(NODES)), default=0)
+        error = _last_line(folder) or f"{fewest} of {setting['rounds']} rounds in {time.time() - began:.0f} s"
+        return Run(dict(ends), dict(train_s), killed_at, network, "" if complete else error)
 
 
 def _lines(folder: Path, node: int) -> list[dict[str, Any]]:
@@ -242,11 +244,12 @@ def _victim(folder: Path) -> int:
 
 
 def _last_line(folder: Path) -> str:
+    """Return the last line that tells of an error; "": there is none."""
     printed = [line for path in sorted(folder.glob("*.txt")) for line in path.read_text(errors="replace").splitlines()]
     printed = [_COLORS.sub("", line) for line in printed]
     return next(
         (line.strip()[:160] for line in reversed(printed) if "rror" in line and "uvicorn" not in line),
-        "it printed no error",
+        "",
     )
 
 

@@ -15,7 +15,7 @@ SEEDS ?= 50000
 PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: dev demo test test-slow test-all lint types stubs tables man simulate wheel test-compose test-browser size clean
+.PHONY: dev demo test test-slow test-all lint types stubs tables man lock simulate wheel test-compose test-browser size clean
 
 # The environment for changing the project, in .venv: what runs, tests and linters need.
 dev: $(VENV)/.dev
@@ -51,6 +51,14 @@ stubs: $(VENV)/.dev
 # The tables in docs that come from the code (counters, fields of records, metrics, states) and from benchmarks/results.
 tables: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+
+# uv.lock for the requirements of pyproject.toml, and constraints.txt from it. It needs the program uv, and downloads metadata only. What
+# the requirements still allow keeps its version: make lock UPGRADE=--upgrade.
+EXPORT := uv export --quiet --frozen --all-extras --all-groups --no-emit-project --no-annotate --no-header --no-hashes
+lock:
+	uv lock $(UPGRADE)
+	(sed '/^[^#]/d' constraints.txt; $(EXPORT) | sed 's/ *;.*//') > constraints.new
+	mv constraints.new constraints.txt
 
 # The page of `man`, from what --help prints: man -l out/peer.1
 man: $(VENV)/.all

@@ -16,7 +16,11 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 CONDA_NAMES = {"pytorch": "torch", "python-xxhash": "xxhash"}  # that differ from those of PyPI
-HOSTS = {"pypi.org", "download.pytorch.org"}  # of package indexes that this repository may name
+HOSTS = {
+    "pypi.org",
+    "files.pythonhosted.org",
+    "download.pytorch.org",
+}  # of package indexes that this repository may name
 
 
 def normalized(name):
@@ -40,8 +44,13 @@ def test_every_package_of_tests_and_linters_is_pinned():
     assert names - {"coordinator-free"} <= pins("constraints.txt").keys()
 
 
-def test_every_pinned_package_has_digests_of_that_version():
-    assert pins("deploy/requirements-hashed.txt") == pins("constraints.txt")
+def test_the_pins_are_those_of_the_lock_file():
+    packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    locked = {normalized(each["name"]): each for each in packages if "registry" in each["source"]}
+    assert pins("constraints.txt") == {name: each["version"] for name, each in locked.items()}
+    assert len(packages) == len(locked) + 1  # this project
+    for each in locked.values():
+        assert all(file["hash"].startswith("sha256:") for file in [*each.get("wheels", ()), each.get("sdist")] if file)
 
 
 def test_the_license_of_the_package_is_the_text_in_the_repository():
@@ -121,7 +130,7 @@ def test_the_development_container_has_the_oldest_python():
 def test_no_other_package_index_is_named():
     paths = [
         *WORKFLOWS,
-        *(ROOT / name for name in ("pyproject.toml", "Makefile", "constraints.txt", "deploy/Dockerfile")),
+        *(ROOT / name for name in ("pyproject.toml", "Makefile", "constraints.txt", "uv.lock", "deploy/Dockerfile")),
     ]
     named = {host for path in paths for host in re.findall(r"https://([\w.-]+)", path.read_text())}
     assert named <= HOSTS

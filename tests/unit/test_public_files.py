@@ -5,9 +5,12 @@ import re
 import runpy
 import tomllib
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import yaml
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.utils import parse_wheel_filename
 
 import peer
 
@@ -134,3 +137,15 @@ def test_no_other_package_index_is_named():
     ]
     named = {host for path in paths for host in re.findall(r"https://([\w.-]+)", path.read_text())}
     assert named <= HOSTS
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_each_pinned_package_has_a_wheel_for_each_python_of_the_classifiers(machine):
+    packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(5, 36)] + [f"manylinux2014_{machine}"]
+    for minor in (int(version.partition(".")[2]) for version in pythons("release.yml", "test")):
+        works = {*cpython_tags((3, minor), platforms=platforms), *compatible_tags((3, minor), f"cp3{minor}", platforms)}
+        for package in packages:
+            names = [unquote(wheel["url"].rpartition("/")[2]) for wheel in package.get("wheels", ())]
+            found = any(works & parse_wheel_filename(name)[3] for name in names)
+            assert found or "registry" not in package["source"], (package["name"], minor)

@@ -1,8 +1,9 @@
 # Two commands on a fresh machine: `make demo` and `make test`. They need Python 3.11 or later, make and git.
+# Another interpreter has an environment of its own: `make test PYTHON=python3.13` installs into .venv-python3.13.
 PYTHON ?= python3
 # What pip installs first. The CPU build, for machines without a GPU: make demo TORCH='torch --index-url <PyTorch CPU index>'
 TORCH ?= torch
-VENV := .venv
+VENV := .venv$(patsubst %,-%,$(filter-out python3,$(notdir $(PYTHON))))
 BIN := $(VENV)/bin
 OUT ?= out/demo
 # Three workers on two cores: tests with processes wait for a third of their time. A file's tests run in one worker: they share its
@@ -14,7 +15,7 @@ SEEDS ?= 50000
 PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: dev demo test test-slow test-all lint types stubs tables simulate wheel test-compose test-browser size clean
+.PHONY: dev demo test test-slow test-all lint types stubs tables man lock simulate wheel test-compose test-browser size clean
 
 # The environment for changing the project, in .venv: what runs, tests and linters need.
 dev: $(VENV)/.dev
@@ -38,6 +39,7 @@ test-all: test test-slow test-browser test-compose
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/zizmor --quiet --offline .github
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
@@ -49,6 +51,18 @@ stubs: $(VENV)/.dev
 # The tables in docs that come from the code (counters, fields of records, metrics, states) and from benchmarks/results.
 tables: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+
+# uv.lock for the requirements of pyproject.toml, and constraints.txt from it. It needs the program uv, and downloads metadata only. What
+# the requirements still allow keeps its version: make lock UPGRADE=--upgrade.
+EXPORT := uv export --quiet --frozen --all-extras --all-groups --no-emit-project --no-annotate --no-header --no-hashes
+lock:
+	uv lock $(UPGRADE)
+	(sed '/^[^#]/d' constraints.txt; $(EXPORT) | sed 's/ *;.*//') > constraints.new
+	mv constraints.new constraints.txt
+
+# The page of `man`, from what --help prints: man -l out/peer.1
+man: $(VENV)/.all
+	$(BIN)/python docs/man.py out/peer.1
 
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
@@ -70,20 +84,21 @@ test-browser: $(VENV)/.test
 # torch first and separately: its CPU build satisfies torchvision, which would otherwise install gigabytes of CUDA libraries.
 $(VENV)/.torch: constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade 'pip>=25.1' # which knows dependency groups
 	$(PIP) $(TORCH)
 	touch $@
 
-# The extras of pyproject.toml. Each has all of the one before it, so one run of pip is enough.
-$(VENV)/.all: EXTRAS = all
-$(VENV)/.test: EXTRAS = test all
-$(VENV)/.dev: EXTRAS = dev test all
+# An extra and two dependency groups of pyproject.toml. Each has all of the one before it, so one run of pip is enough.
+$(VENV)/.all: WHAT = all
+$(VENV)/.test: WHAT = test all
+$(VENV)/.dev: WHAT = dev test all
 $(VENV)/.all $(VENV)/.test $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.torch
-	$(PIP) --editable .[$(firstword $(EXTRAS))]
-	touch $(addprefix $(VENV)/.,$(EXTRAS))
+	$(PIP) --editable .[all] $(addprefix --group ,$(filter-out all,$(firstword $(WHAT))))
+	touch $(addprefix $(VENV)/.,$(WHAT))
 
 # Lines and tokens of each folder, and other counts; with the difference to BASE, a commit. Default: the last tag, or origin/main.
 size: $(VENV)/.dev
 	$(BIN)/python .ci/size.py $(BASE)
 
 clean:
-	rm -rf $(VENV) out build dist *.egg-info
+	rm -rf .venv .venv-* out build dist *.egg-info

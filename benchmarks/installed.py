@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[1]
 OWN = ("peer", "coordinator_free_bootstrap")  # an editable installation lists no files
 PROJECT = "coordinator-free"
 COMPILED = ".pyc"
-FOR_DEVELOPERS = ("test", "dev")
 
 
 def requirements_of(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
@@ -82,10 +81,8 @@ def requirements_at(commit: str) -> list[Requirement]:
 def main() -> None:
     """Print a row for the installation without extras, and one with each extra."""
     parser = new_parser(__doc__)
-    extras = [
-        extra for extra in distribution(PROJECT).metadata.get_all("Provides-Extra") or [] if extra not in FOR_DEVELOPERS
-    ]
-    parser.add_argument("--extras", nargs="*", default=extras, help="one row each (default: all but test and dev)")
+    extras = distribution(PROJECT).metadata.get_all("Provides-Extra") or []
+    parser.add_argument("--extras", nargs="*", default=extras, help="one row each (default: all)")
     parser.add_argument("--before", metavar="COMMIT", help="also a row for the requirements of this commit")
     given = parser.parse_args()
     torch = distribution("torch").version

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Install the image's Python packages; runs in the image build.
-#   install.sh WHEELS TORCH_INDEX           the dependencies of pyproject.toml into /opt/peer, without files that peers never read
+#   install.sh WHEELS TORCH_INDEX           the dependencies of pyproject.toml, with $EXTRAS, into /opt/peer, without files that peers
+#                                           never read
 #   install.sh WHEELS TORCH_INDEX PREFIX    only this project, into PREFIX
 set -eu
 install="/opt/tools/bin/python -m pip --python /opt/peer/bin/python install"
@@ -26,21 +27,20 @@ if [ $# -eq 3 ]; then
 fi
 
 /opt/peer/bin/python - >requirements.txt <<'END'
-import re, tomllib
-EXTRAS = "all,chaos"
+import os, re, tomllib
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
 def packages(extras):
-    for requirement in (each for name in extras.split(",") for each in project["optional-dependencies"][name]):
+    for requirement in (each for name in filter(None, extras.split(",")) for each in project["optional-dependencies"][name]):
         own = re.fullmatch(r"coordinator-free\[(.+)\]", requirement)
         yield from packages(own[1]) if own else [requirement]
-print(*project["dependencies"], *packages(EXTRAS), sep="\n")
+print(*project["dependencies"], *packages(os.environ["EXTRAS"]), sep="\n")
 END
 if [ -z "${PIP_NO_INDEX:-}" ]; then # first and separately, so that no other index supplies another build of torch
-    every "installing PyTorch from $2" $install --index-url "$2" -c constraints.txt torch torchvision
+    every "installing PyTorch from $2" $install --index-url "$2" -c constraints.txt $(grep -oE '^torch(vision)?\b' requirements.txt)
 fi
 every "installing the packages of requirements.txt" $install -c constraints.txt -r requirements.txt
 
 cd /opt/peer/lib/python3*/site-packages
 rm -rf torch/include torch/share torch/test torch/lib/*.a # for building and testing extensions
 find torch/bin -type f ! -name torch_shm_manager -exec rm -f {} +
-find scipy sklearn sympy networkx matplotlib -type d -name tests -prune -exec rm -rf {} +
+find . -regex '\./\(scipy\|sklearn\|sympy\|networkx\|matplotlib\)/.*' -type d -name tests -prune -exec rm -rf {} +

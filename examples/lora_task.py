@@ -83,7 +83,7 @@ class LoraTask(Task):
         from datasets import disable_progress_bars, load_dataset
 
         disable_progress_bars()
-        path = FOLDER / f"device-{peer_id}.jsonl"
+        path = FOLDER / f"site-{peer_id}.jsonl"
         with TemporaryDirectory() as cache:
             rows = load_dataset("json", data_files=str(path), split="train", cache_dir=cache, keep_in_memory=True)
         ids = token_ids(list(rows["text"]))

@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from peer.ops.starts import samples
+
 DEVICES = 4
 FOLDER = Path(__file__).parent / "files"
 
@@ -24,17 +26,6 @@ def write_table(path: Path, header: list[str], rows: list[list[object]]) -> None
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([header, *rows])
-
-
-def apartments(device: int) -> None:
-    """Write one town's apartments: area, rooms, year, distance to the center, and the rent, which costs more in some towns."""
-    draw, rows = np.random.default_rng(device), []
-    for _ in range(240):
-        area, year, distance = draw.uniform(25, 140), int(draw.integers(1920, 2024)), draw.exponential(4)
-        rooms = max(1, round(area / 28 + draw.normal(0, 0.5)))
-        rent = (9 + 4 * (device % 2)) * area + 40 * rooms + 2 * (year - 1920) - 25 * distance + draw.normal(0, 40)
-        rows.append([round(area, 1), rooms, year, round(distance, 2), round(max(rent, 150.0), 2)])
-    write_table(FOLDER / "apartments" / f"town-{device}.csv", ["area", "rooms", "year", "distance_km", "rent"], rows)
 
 
 def patients(device: int) -> None:
@@ -95,26 +86,11 @@ def scans(device: int) -> None:
         np.save(folder / f"{number:02}-label.npy", (distance < 1).astype(np.uint8))
 
 
-OPENINGS = ("hello", "good morning", "dear team", "hi there", "to whom it may concern")
-THINGS = ("my order", "the invoice", "the app", "my account", "the delivery", "the new phone")
-SENTENCES = {
-    "complaint": ("{} is broken again", "{} does not work", "i am angry about {}", "{} came late and wrong"),
-    "question": ("when will {} be ready", "how can i change {}", "where do i find {}", "what does {} cost"),
-    "thanks": ("thank you for {}", "{} works perfectly now", "i love {}", "great help with {}"),
-}
-
-
 def sentences(device: int) -> None:
-    """Write one office's mail: a text and its label a line; offices get labels in different shares."""
-    draw, lines = np.random.default_rng(400 + device), []
-    shares = np.roll([0.6, 0.25, 0.15], device)
-    for _ in range(160):
-        label = str(draw.choice(list(SENTENCES), p=shares))
-        text = f"{draw.choice(OPENINGS)} , {str(draw.choice(SENTENCES[label])).format(draw.choice(THINGS))}"
-        lines.append(json.dumps({"text": text, "label": label}))
-    path = FOLDER / "sentences" / f"device-{device}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    """Write one office's mail: a text and its label a line."""
+    folder = FOLDER / "sentences"
+    folder.mkdir(parents=True, exist_ok=True)
+    samples.sentences(folder, device)
 
 
 def text_model() -> None:
@@ -128,7 +104,7 @@ def text_model() -> None:
 
     words = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     words.normalizer, words.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
-    lines = (FOLDER / "sentences" / "device-0.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (FOLDER / "sentences" / "site-0.jsonl").read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line)["text"] for line in lines]
     words.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=["[PAD]", "[UNK]"]))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
@@ -140,7 +116,7 @@ def text_model() -> None:
         n_layers=2,
         n_heads=4,
         hidden_dim=256,
-        num_labels=len(SENTENCES),
+        num_labels=len(samples.SENTENCES),
         dropout=0.0,
         attention_dropout=0.0,
         seq_classif_dropout=0.0,
@@ -152,7 +128,7 @@ def text_model() -> None:
 def main() -> None:
     """Write the files of all devices."""
     for device in range(DEVICES):
-        for write in (apartments, patients, pumps, cells, scans, sentences):
+        for write in (patients, pumps, cells, scans, sentences):
             write(device)
     if find_spec("transformers") is None:
         print("no package transformers: wrote no text model; pip install 'coordinator-free[hf]'")

@@ -23,6 +23,7 @@ VERBS = {
     "graph": ("peer.cli.graph", "app"),
     "privacy": ("peer.view.verbs.privacy", "app"),
     "data": ("peer.zoo.verbs.data", "app"),
+    "init": ("peer.ops.verbs.init", "init"),
     "task": ("peer.cli.task", "app"),
     "experiment": ("peer.lab.verbs.experiment", "app"),
     "deploy": ("peer.ops.verbs.deploy", "app"),

@@ -20,7 +20,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the hundreds of processes tha
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # whose scripts import each other by bare names
 
-from tools.fixtures import bed, earlier, run_in_this_process, warm_parent  # noqa: F401  after OMP_NUM_THREADS
+from tools.fixtures import bed, earlier, run_in_this_process, signals, warm_parent  # noqa: F401  after OMP_NUM_THREADS
 from tools.http_proxies import proxies  # noqa: F401
 from tools.ports import keep_to_own_ports
 

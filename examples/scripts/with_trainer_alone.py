@@ -21,7 +21,7 @@ def make_model():
 def load_data(site):
     """Return the sentences of one office as token ids, for training and test."""
     tokenizer = AutoTokenizer.from_pretrained(FOLDER / "base")
-    rows = load_dataset("json", data_files=str(FOLDER / f"device-{site}.jsonl"), split="train", keep_in_memory=True)
+    rows = load_dataset("json", data_files=str(FOLDER / f"site-{site}.jsonl"), split="train", keep_in_memory=True)
     ids = tokenizer(list(rows["text"]), max_length=24, padding="max_length", truncation=True)
     labels = [LABELS.index(label) for label in rows["label"]]
     rows = rows.from_dict({**ids, "labels": labels})

@@ -18,6 +18,7 @@ from peer.rings import part
 from peer.runtime.imports import importing
 from peer.runtime.local_options import IN_FILE, LocalOptions, complete_options, log_form, metrics_of
 from peer.runtime.options_file import options_in, written_in
+from peer.runtime.signals import Signals
 from peer.runtime.slow_start import log_while
 
 ON_THE_LINE = tuple(name for name in fields_of(LocalOptions) if name not in IN_FILE)
@@ -57,19 +58,19 @@ def run(
 
     Example: peer run --id 3 --neighbors graph.json
     """
-    from peer.runtime.ending import exit_on_signals
-
-    exit_on_signals()
+    signals = Signals().take()
     in_file = {} if options_file is None else options_in(options_file)
     with written_in(options_file, in_file.keys() - options.keys()):
-        code = _run(peer_id, neighbors, {**in_file, **options}, watch=watch_graph, owner=owner)
+        code = _run(peer_id, neighbors, {**in_file, **options}, signals, watch=watch_graph, owner=owner)
     raise typer.Exit(code)
 
 
-def _run(peer_id: int, neighbors: Path, given: Mapping[str, object], *, watch: bool, owner: Path | None) -> int:
+def _run(
+    peer_id: int, neighbors: Path, given: Mapping[str, object], signals: Signals, *, watch: bool, owner: Path | None
+) -> int:
     """Run one peer with the options that the user gave; return the exit code."""
     from peer.observe.logs import setup_logging
-    from peer.runtime.ending import is_completed, wait_for_signal
+    from peer.runtime.ending import is_completed
 
     setup_logging(peer_id)
     serving, metrics, stay = ExitStack(), None, given.get("stay")
@@ -94,7 +95,7 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object], *, watch: b
             require_allowed(peer_id, file.graph, settings)  # before a file of the run is executed
         warn_without_effect(file.graph.manifest, [], logging.getLogger("peer").warning)
         with part("LiveExport")(settings.state_dir, options["export"]) as live:
-            code = run_peer_with_file(peer_id, file, settings, schedule_of(options, settings.policy))
+            code = run_peer_with_file(peer_id, file, settings, signals, schedule_of(options, settings.policy))
         if live.problem:
             logging.getLogger("peer").warning(live.problem)
     except PeerError as error:
@@ -104,7 +105,7 @@ def _run(peer_id: int, neighbors: Path, given: Mapping[str, object], *, watch: b
             metrics.set_state("failed")
     with serving:  # a peer that stays still answers /metrics
         if code and stay == "error":
-            wait_for_signal("stopped by an error that a restart does not repair")
+            signals.wait("stopped by an error that a restart does not repair")
         elif code in (0, AloneError.exit_code) and stay == "completed" and is_completed(StateDir(settings.state_dir)):
-            wait_for_signal("run completed")
+            signals.wait("run completed")
     return code

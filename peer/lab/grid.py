@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 
 from peer.core.metric import Metric
@@ -69,7 +70,7 @@ def _total(total: Total, regrets: list[float], metric: Metric) -> list[str]:
         total.case,
         metric.scaled_text(total.mean),
         to_best(total, metric),
-        metric.scaled_text(sum(regrets) / len(regrets) if regrets else None),
+        metric.scaled_text(statistics.fmean(regrets) if regrets else None),
         metric.scaled_text(max(regrets, default=None)),
         shown(total.megabytes_sent, 2),
         shown(total.cpu_seconds),

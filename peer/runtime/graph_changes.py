@@ -120,7 +120,7 @@ class Revisions:
     async def watching(self) -> AsyncIterator[None]:
         """Look for new files while the block runs."""
         watching = asyncio.ensure_future(self._watch()) if self._file.watch else None
-        if self._file.is_new:  # since it was loaded; a SIGHUP in that time was not heard
+        if self._file.is_new:  # since it was loaded
             self.ask()
         try:
             yield
@@ -263,7 +263,7 @@ class Revisions:
 
 
 def run_peer_with_file(
-    peer_id: int, file: SharedFile, settings: LocalSettings, schedule: Schedule | None = None
+    peer_id: int, file: SharedFile, settings: LocalSettings, signals: Signals, schedule: Schedule | None = None
 ) -> int:
     """Run one peer as a process to its end, under each graph file that it takes, and return its exit code.
 
@@ -271,25 +271,25 @@ def run_peer_with_file(
         peer_id: which node of the graph this process is.
         file: the graph file.
         settings: local choices.
+        signals: of this process.
         schedule: when the peer may work; None: always.
     """
 
     async def to_end() -> str:
-        signals = Signals()
         revisions = Revisions(peer_id, file, settings)
         signals.hangup = revisions.ask
         async with revisions.watching():
             if schedule is not None:
-                signals.install()
-                return await run_in_windows(revisions.ready, schedule, signals, settings.metrics, revisions.run)
+                with signals.in_loop():
+                    return await run_in_windows(revisions.ready, schedule, signals, settings.metrics, revisions.run)
             world, status = revisions.open(), "changed"
-            signals.install()  # not before: a signal ends the first start at once
-            while status == "changed":
-                signals.tell = world.on_signal
-                if signals.came:
-                    world.leave()
-                if (status := await revisions.run(world)) == "changed":
-                    world = revisions.open()
+            with signals.in_loop():  # not before: a signal ends the first start at once
+                while status == "changed":
+                    signals.tell = world.on_signal
+                    if signals.came:
+                        world.leave()
+                    if (status := await revisions.run(world)) == "changed":
+                        world = revisions.open()
             return status
 
     try:

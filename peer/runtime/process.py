@@ -53,10 +53,12 @@ def run_peer(
         settings: local choices.
         on_listening: called with the bound port once the server is up.
     """
+    signals = Signals().take()
 
     async def to_end(world: AsyncioWorld) -> str:
-        Signals().install().tell = world.on_signal
-        return await run_to_end(world, on_listening)
+        signals.tell = world.on_signal
+        with signals.in_loop():
+            return await run_to_end(world, on_listening)
 
     try:
         status = asyncio.run(to_end(opened(peer_id, graph, settings)))

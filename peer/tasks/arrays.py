@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ Array = np.ndarray
 UNREADABLE = (ValueError, RuntimeError, OSError)  # what h5py raises where a file has been closed
 
 
-@runtime_checkable
 class Stored(Protocol):
     """An array whose rows are read on demand, such as a data set of HDF5, or a class of a user that reads files."""
 
@@ -48,7 +47,9 @@ def is_stored(array: object) -> bool:
     if isinstance(array, np.ndarray):
         return isinstance(array, np.memmap)
     try:
-        return isinstance(array, Stored)
+        return all(
+            hasattr(array, name) for name in ("shape", "dtype", "__getitem__")
+        )  # reads them, so a closed file is noticed
     except UNREADABLE as error:
         raise _unreadable(array, error) from error
 

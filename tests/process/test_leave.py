@@ -136,7 +136,7 @@ def test_peer_leaves_while_it_catches_up(bed: Make) -> None:
     assert run.until_ended(1) == 0
 
 
-def test_second_signal_stops_a_peer_whose_work_does_not_end(tmp_path: Path) -> None:
+def test_second_signal_stops_a_peer_whose_work_does_not_end(tmp_path: Path, signals: Signals) -> None:
     manifest = parse_manifest({"start": {"wait_for": "deadline", "deadline_s": 0.01}}, "test")
     parts = assemble(
         0, make_graph("ring", 3, manifest=manifest), LocalSettings.at(tmp_path, listen="127.0.0.1:0", insecure=True)
@@ -154,15 +154,16 @@ def test_second_signal_stops_a_peer_whose_work_does_not_end(tmp_path: Path) -> N
                 asked.set()
 
         world.host.post = watched  # type: ignore[method-assign]
-        Signals().install().tell = world.on_signal
+        signals.tell = world.on_signal
         async with asyncio.timeout(30):
-            running = asyncio.create_task(world.run())
-            await working.wait()
-            os.kill(os.getpid(), signal.SIGTERM)
-            await asked.wait()
-            assert not running.done() and world.host.engine.stage is Stage.ASSIGNING
-            os.kill(os.getpid(), signal.SIGTERM)
-            return await running
+            with signals.in_loop():
+                running = asyncio.create_task(world.run())
+                await working.wait()
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asked.wait()
+                assert not running.done() and world.host.engine.stage is Stage.ASSIGNING
+                os.kill(os.getpid(), signal.SIGTERM)
+                return await running
 
     assert asyncio.run(run()) == "left"
     parts.lock.release()

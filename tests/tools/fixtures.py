@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from tools import warm_parent as forking
 from tools.beds import Bed
 from tools.warm_parent import WarmParent
+
+from peer.runtime.signals import Signals
 
 
 @pytest.fixture(scope="session")
@@ -36,11 +39,20 @@ def bed(warm_parent: WarmParent, tmp_path: Path) -> Iterator[Callable[..., Bed]]
 @pytest.fixture
 def run_in_this_process(monkeypatch):
     """Let `peer run` be called in the process of the test: without handlers of signals, and afterwards without its log lines."""
-    monkeypatch.setattr("peer.runtime.ending.exit_on_signals", lambda: None)
+    monkeypatch.setattr("peer.runtime.signals.Signals.take", lambda signals: signals)
     log = logging.getLogger()
     before, level = list(log.handlers), log.level
     yield
     log.handlers[:], log.level = before, level
+
+
+@pytest.fixture
+def signals() -> Iterator[Signals]:
+    """The signals of this process, taken as by `peer run`."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield Signals().take()
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

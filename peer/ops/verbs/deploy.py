@@ -258,10 +258,10 @@ def collect(
 
     from peer.ops.deploy.collect import collect as collected
     from peer.ops.deploy.collect import wait_for_completion
-    from peer.runtime.ending import exit_on_signals
+    from peer.runtime.signals import Signals
     from peer.view.report.tables import report_view
 
-    exit_on_signals()
+    Signals().take()
     wait_for_completion(directory, patience)
     found = collected(directory, out, via)
     Console().print(report_view(found.values))
@@ -281,9 +281,9 @@ def chaos(
 
     from coordinator_free_bootstrap.errors import ConfigProblem, UsageError
     from peer.ops.deploy.chaos import Project, container_script, run_faults
-    from peer.runtime.ending import exit_on_signals
+    from peer.runtime.signals import Signals
 
-    exit_on_signals()
+    Signals().take()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     import docker
 

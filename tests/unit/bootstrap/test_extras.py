@@ -12,7 +12,6 @@ from coordinator_free_bootstrap.extras import EXTRAS, missing_package, named_pac
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DEVELOPMENT = {"test", "dev"}
 DISTRIBUTIONS = {  # of modules that have another name
     "PIL": "pillow",
     "grpc_reflection": "grpcio-reflection",
@@ -48,11 +47,11 @@ def test_the_table_and_the_extras_have_the_same_packages():
     for module, extra in EXTRAS.items():
         assert DISTRIBUTIONS.get(module, module) in packages_of(extra), module
     listed = {DISTRIBUTIONS.get(module, module) for module in EXTRAS}
-    assert listed == set().union(*map(packages_of, PROJECT["optional-dependencies"].keys() - DEVELOPMENT))
+    assert listed == set().union(*map(packages_of, PROJECT["optional-dependencies"].keys()))
 
 
 def test_each_extra_has_packages_of_its_own_in_the_table_but_all():
-    assert set(EXTRAS.values()) == PROJECT["optional-dependencies"].keys() - DEVELOPMENT - {"all"}
+    assert set(EXTRAS.values()) == PROJECT["optional-dependencies"].keys() - {"all"}
 
 
 def test_all_is_a_list_of_other_extras():

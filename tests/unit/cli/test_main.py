@@ -91,3 +91,19 @@ def test_a_missing_device_is_an_error(name, words):
     with pytest.raises(ConfigError, match=f"--device.*{words}"):
         device_named(name)
     assert device_named("cpu") == "cpu"
+
+
+@pytest.mark.parametrize("name", ["peer", "coordinator-free"])
+def test_a_shell_completes_verbs_of_both_commands(monkeypatch, capsys, name):
+    monkeypatch.setattr(sys, "argv", [name])
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # as in a script of pip
+    asked = {
+        f"_{name.upper().replace('-', '_')}_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"{name} gra",
+        "COMP_CWORD": "1",
+    }
+    for variable, value in asked.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.split() == ["graph"]

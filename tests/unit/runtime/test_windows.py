@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
-from peer.runtime import windows
 from peer.runtime.signals import Signals
 from peer.runtime.windows import run_in_windows
 
 
 class Scripted:
-    """A schedule whose window opens once and closes at once; the next window never comes."""
+    """A schedule whose window opens once; the next window never comes.
+
+    Args:
+        closes: whether the window closes, and does so at once.
+    """
 
     quota = None
 
-    def __init__(self) -> None:
-        self.asked = 0
+    def __init__(self, closes: bool) -> None:
+        self.asked, self.closes = 0, closes
         self.waiting = asyncio.Event()
 
     async def closed(self) -> str:
@@ -33,6 +36,8 @@ class Scripted:
         await asyncio.Event().wait()
 
     async def until_closed(self) -> str:
+        if not self.closes:
+            await asyncio.Event().wait()
         return "the window is over"
 
 
@@ -40,18 +45,18 @@ def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def ended(monkeypatch: pytest.MonkeyPatch, moment: str) -> tuple[str, list[str]]:
+def ended(signals: Signals, moment: str) -> tuple[str, list[str]]:
     """Run a peer in windows with SIGTERM at a moment; return how it ended, and what its world was told."""
     told: list[str] = []
 
-    async def run_to_end(world: Any) -> str:
+    async def run(world: Any) -> str:
         await world.left.wait()
         if moment == "its results are written":  # the loop does not run meanwhile
             terminate()
         return "left"
 
     async def test() -> str:
-        schedule, left = Scripted(), asyncio.Event()
+        schedule, left = Scripted(closes=moment != "it is made ready"), asyncio.Event()
 
         def leave() -> None:
             told.append("leave")
@@ -59,30 +64,38 @@ def ended(monkeypatch: pytest.MonkeyPatch, moment: str) -> tuple[str, list[str]]
             if moment == "it leaves":
                 terminate()
 
+        def on_signal() -> None:
+            told.append("signal")
+            left.set()
+
         async def ready() -> Any:
             if moment == "it is made ready":
                 terminate()
-            return SimpleNamespace(left=left, leave=leave, on_signal=lambda: told.append("signal"))
+            return SimpleNamespace(left=left, leave=leave, on_signal=on_signal)
 
         async def outside() -> None:
             await schedule.waiting.wait()
             terminate()
 
-        signals = Signals().install()
         waiter = asyncio.ensure_future(outside()) if moment == "it waits" else None
-        status = await run_in_windows(ready, schedule, signals)  # type: ignore[arg-type]
+        with signals.in_loop():
+            status = await run_in_windows(ready, schedule, signals, run=run)  # type: ignore[arg-type]
         if waiter:
             await waiter
-        assert signals.came
         return status
 
-    monkeypatch.setattr(windows, "run_to_end", run_to_end)
     return asyncio.run(test()), told
 
 
-@pytest.mark.parametrize("moment", ["it is made ready", "it leaves", "its results are written", "it waits"])
-def test_a_signal_ends_a_peer_at_each_moment(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    status, told = ended(monkeypatch, moment)
-    assert status == "left"
-    assert ("signal" in told) == (moment in ("it is made ready", "it leaves"))
-    assert "leave" in told
+@pytest.mark.parametrize(
+    ("moment", "first"),
+    [
+        ("it is made ready", "signal"),
+        ("it leaves", "leave"),
+        ("its results are written", "leave"),
+        ("it waits", "leave"),
+    ],
+)
+def test_a_signal_ends_a_peer_at_each_moment(signals: Signals, moment: str, first: str) -> None:
+    status, told = ended(signals, moment)  # returns, though the next window never comes
+    assert (status, told[0]) == ("left", first)

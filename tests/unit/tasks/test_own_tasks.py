@@ -248,16 +248,6 @@ def test_the_sensor_example_learns_two_kinds_of_machine():
     assert {f.what for f in check_task(task, 3)} >= {"training", "encoding"}
 
 
-def test_the_image_folder_example_learns_two_kinds_of_camera(tmp_path):
-    name = f"{EXAMPLES / 'image_folder_task.py'}:ImageFolderTask"
-    task = load_task(Manifest(task=name, task_options={"root": str(tmp_path)}), 6)
-    same, other = train_two(task, epochs=15, learning_rate=0.05, momentum=0.9)
-    assert same > 0.7
-    assert other < same - 0.2
-    assert len(list(tmp_path.glob("peer-1/*/*.png"))) == 90
-    assert "balanced accuracy" in dict((f.what, f.seen) for f in check_task(task))["evaluation"]
-
-
 @pytest.mark.slow
 def test_a_task_file_may_import_torchvision(tmp_path):
     """Before, ``import torchvision`` in a user's file failed beside a CPU build of torch: no operator torchvision::nms.

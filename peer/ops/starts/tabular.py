@@ -1,10 +1,6 @@
-"""Example task: regression from a CSV table: the rent of an apartment from area, rooms, year and distance to the center.
+"""The task: the rent of an apartment from area, rooms, year and distance to the center. Each site, a town, has a CSV table.
 
-Each peer is a town with its own table. The metric is the mean absolute error in the table's currency.
-
-    python examples/make_files.py        # writes examples/files/apartments/town-0.csv and so on; use your own instead
-    peer task check examples/rent_task.py:task
-    peer testbed --peers 4 --set run.task=examples/rent_task.py:task --set run.algorithm=ditto --set run.learning_rate=0.02
+The metric is the mean absolute error in the table's currency.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ from torch import Tensor, nn
 
 from peer.tasks import Preprocessing, Shard, Task
 
-FOLDER = Path(__file__).parent / "files" / "apartments"
+FOLDER = Path(__file__).parent / "data"
 INPUTS = ("area", "rooms", "year", "distance_km")
 TARGET = "rent"
 UNIT = 1000.0  # of the targets; a network learns numbers near 1 faster
@@ -35,7 +31,7 @@ class RentTask(Task):
 
     def load_shard(self, peer_id: int) -> Shard:
         """Return the rows of one town, scaled by the training rows; the last fifth is the test set."""
-        table = np.genfromtxt(FOLDER / f"town-{peer_id}.csv", delimiter=",", names=True)
+        table = np.genfromtxt(FOLDER / f"site-{peer_id}.csv", delimiter=",", names=True)
         raw = np.stack([table[name] for name in INPUTS], axis=1)
         y = (table[TARGET] / UNIT).astype(np.float32)[:, None]
         cut = len(y) * 4 // 5

@@ -69,7 +69,7 @@ def world_of(name: str, seed: int, participation: float = 1.0) -> World:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("seed", "participation"), [(0, 1.0), (1, 1.0), (0, 0.6), (1, 0.6)])
+@pytest.mark.parametrize(("seed", "participation"), [(0, 1.0), (1, 0.6)])
 def test_kill_and_restart_of_a_peer_changes_no_bit_of_any_model(name: str, seed: int, participation: float) -> None:
     victim = 3 + seed  # with dpfl, it averages in every round
     calm, killed = (world_of(name, seed, participation) for _ in range(2))

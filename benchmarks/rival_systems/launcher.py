@@ -13,9 +13,9 @@ def start_nodes(script: str, folder: Path, nodes: int) -> None:
     """Run ``python SCRIPT FOLDER NODE`` for each node; what they print goes to ``node-I.txt``."""
     processes = []
     for node in range(nodes):
-        output = (folder / f"node-{node}.txt").open("w")
-        processes.append(
-            subprocess.Popen([sys.executable, script, str(folder), str(node)], stdout=output, stderr=output)
-        )
+        output, own = (folder / f"node-{node}.txt").open("w"), folder / f"node-{node}"
+        own.mkdir()  # some write logs where they are
+        words = [sys.executable, script, str(folder), str(node)]
+        processes.append(subprocess.Popen(words, cwd=own, stdout=output, stderr=output))
     for process in processes:
         process.wait()

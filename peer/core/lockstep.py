@@ -198,7 +198,9 @@ class Patience:
 
     def tries(self, neighbors: Iterator[int]) -> list[Neighbor]:
         """Return those of the neighbors that the step does not wait for as long as for others; in most steps there are none."""
-        slow = {n: each for n, each in self._state.neighbors.items() if each.stalls >= STALLS_MAX or each.misses >= FULL}
+        slow = {
+            n: each for n, each in self._state.neighbors.items() if each.stalls >= STALLS_MAX or each.misses >= FULL
+        }
         return [slow[n] for n in neighbors if n in slow] if slow else []
 
     def look(self, neighbors: Iterator[int], now: float) -> None:

@@ -14,7 +14,7 @@ SEEDS ?= 50000
 PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: dev demo test test-slow test-all lint types stubs tables simulate wheel test-compose test-browser size clean
+.PHONY: dev demo test test-slow test-all lint types stubs tables docs simulate wheel test-compose test-browser size clean
 
 # The environment for changing the project, in .venv: what runs, tests and linters need.
 dev: $(VENV)/.dev
@@ -49,6 +49,10 @@ stubs: $(VENV)/.dev
 # The tables in docs that come from the code (counters, fields of records, metrics, states) and from benchmarks/results.
 tables: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+
+# The site in out/docs. A link or reference that leads nowhere is an error.
+docs: $(VENV)/.test
+	$(BIN)/sphinx-build -W --keep-going -q -c docs . out/docs
 
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -12,7 +12,7 @@ from coordinator_free_bootstrap.extras import EXTRAS, missing_package, named_pac
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DEVELOPMENT = {"test", "dev"}
+DEVELOPMENT = {"test", "dev", "docs"}
 DISTRIBUTIONS = {  # of modules that have another name
     "PIL": "pillow",
     "grpc_reflection": "grpcio-reflection",

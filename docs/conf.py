@@ -35,7 +35,7 @@ add_module_names = False
 pygments_style, pygments_dark_style = "friendly", "github-dark"
 
 PART = re.compile(r"^## (.+)\n((?:(?!^## ).*\n?)*)", re.MULTILINE)
-LINK = re.compile(r"^- \[[^\]]+\]\(([^)]+\.md)\)", re.MULTILINE)
+LINK = re.compile(r"^- \[([^\]]+)\]\(([^)]+\.md)\)", re.MULTILINE)
 FOLDER = re.compile(r"\]\(([^)\s:#]+)\)")
 HELP = ROOT / "tests" / "unit" / "cli" / "help"
 
@@ -44,7 +44,9 @@ def navigation(index: str) -> str:
     """Return a hidden table of contents for each part of the index."""
     parts = []
     for name, text in PART.findall(index):
-        pages = "\n".join(f"/{(ROOT / 'docs' / link).resolve().relative_to(ROOT)}" for link in LINK.findall(text))
+        pages = "\n".join(
+            f"{title} </{(ROOT / 'docs' / link).resolve().relative_to(ROOT)}>" for title, link in LINK.findall(text)
+        )
         parts.append(f"```{{toctree}}\n:hidden:\n:caption: {name}\n\n{pages}\n```\n")
     return "\n".join(parts)
 
@@ -85,6 +87,12 @@ def extend(app: Any, name: str, source: list[str]) -> None:
     source[0] = FOLDER.sub(lambda found: f"]({with_readme(here, found[1])})", source[0])
 
 
+def keep_colons(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Let napoleon read no type from the first line of a property, whose sentence may have a colon."""
+    if what in ("attribute", "property"):
+        lines.insert(0, "")
+
+
 def with_readme(here: Path, link: str) -> str:
     """Return a link; of a folder, that to its README."""
     return f"{link.rstrip('/')}/README.md" if (here / link).is_dir() else link
@@ -101,5 +109,6 @@ def redirect(app: Any, exception: Exception | None) -> None:
 def setup(app: Any) -> dict[str, bool]:
     """Connect the functions of this file."""
     app.connect("source-read", extend)
+    app.connect("autodoc-process-docstring", keep_colons, priority=400)
     app.connect("build-finished", redirect)
     return {"parallel_read_safe": True}

@@ -175,7 +175,7 @@ def manifest_keys() -> str:
         fields = {f"{name}.{leaf}": inner for leaf, inner in nested.items()} or {name: field}
         for key, each in fields.items():
             cells = (shown_default(each), allowed(each), each.description or "")
-            rows.append((f"`run.{key}`", *(cell.replace("|", "\\|") for cell in cells)))
+            rows.append((f"`run.{key}`", *(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells)))
     return table(("key", "default", "allowed", "meaning"), rows)
 
 

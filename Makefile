@@ -15,7 +15,7 @@ SEEDS ?= 50000
 PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: dev demo test test-slow test-all lint types stubs tables man lock simulate wheel test-compose test-browser size clean
+.PHONY: dev demo test test-slow test-all lint types stubs tables docs man lock simulate wheel test-compose test-browser size clean
 
 # The environment for changing the project, in .venv: what runs, tests and linters need.
 dev: $(VENV)/.dev
@@ -63,6 +63,10 @@ lock:
 # The page of `man`, from what --help prints: man -l out/peer.1
 man: $(VENV)/.all
 	$(BIN)/python docs/man.py out/peer.1
+
+# The site in out/docs. A link or reference that leads nowhere is an error.
+docs: $(VENV)/.test
+	$(BIN)/sphinx-build -W --keep-going -q -c docs . out/docs
 
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from record import rendered
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import PeerError, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import bounds_of, members_of, rules_of
 from coordinator_free_bootstrap.options import fields_of as declared_in
@@ -141,6 +142,43 @@ def policy_keys() -> str:
     return table(("key", "meaning"), ((f"`{name}`", f.description or "") for name, f in declared_in(Policy).items()))
 
 
+def commands() -> str:
+    """Return the verbs of `peer`, each with the first sentence of its help."""
+    recorded = sorted((ROOT / "tests" / "unit" / "cli" / "help").glob("*.txt"))
+    rows = []
+    for path in recorded:
+        usage, about, *_ = path.read_text(encoding="utf-8").strip().split("\n\n")
+        verb = " ".join(usage.removeprefix("Usage: ").partition(" [")[0].split())
+        link = f"../{path.relative_to(ROOT).as_posix()}"
+        rows.append((f"[`{verb}`]({link})", " ".join(about.split()).replace("|", "\\|")))
+    return table(("verb", "what it does"), rows)
+
+
+def exit_codes() -> str:
+    """Return the exit codes of `peer`, in their order."""
+    kinds: list[type[PeerError]] = [PeerError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    found: dict[int, list[str]] = {0: ["The command has done what it was asked for."]}
+    for kind in kinds[1:]:
+        if "exit_code" in vars(kind) and kind is not RemoteProtocolError:  # neighbors get its refusal
+            found.setdefault(kind.exit_code, []).append((kind.__doc__ or "").partition("\n")[0])
+    return table(("exit code", "meaning"), ((f"{code}", " ".join(about)) for code, about in sorted(found.items())))
+
+
+def manifest_keys() -> str:
+    """Return every key of the manifest: default, bounds, meaning."""
+    rows = []
+    for name, field in Manifest.model_fields.items():
+        section = field.annotation
+        nested = section.model_fields if isinstance(section, type) and issubclass(section, BaseModel) else {}
+        fields = {f"{name}.{leaf}": inner for leaf, inner in nested.items()} or {name: field}
+        for key, each in fields.items():
+            cells = (shown_default(each), allowed(each), each.description or "")
+            rows.append((f"`run.{key}`", *(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells)))
+    return table(("key", "default", "allowed", "meaning"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "audit": lambda: table(("kind", "what"), ((f"`{kind}`", what) for kind, what in AUDIT_KINDS.items())),
     "events": lambda: table(("event", "when"), ((f"`{name}`", when) for name, when in EVENTS.items())),
@@ -160,6 +198,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "edges": lambda: meanings(EdgeRow, "key"),
     "refusals": refusals,
     "policy": policy_keys,
+    "commands": commands,
+    "exit-codes": exit_codes,
+    "keys": manifest_keys,
 }
 
 

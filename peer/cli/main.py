@@ -69,7 +69,7 @@ app = typer.Typer(
     no_args_is_help=True,
     epilog="Exit codes: 0 success, 1 a peer failed, 2 usage, 10-14 config, graph, task, shard, policy, 20 identity, "
     "30-31 storage, 40 no answer from a peer, 50 a model diverged, 51 trained alone, "
-    "52 removed from the federation, 53 a graph file that is too old, 70 internal error.",
+    "52 removed from the federation, 53 a graph file that is too old, 70 internal error. What to do: docs/trouble.md.",
     **_PLAIN,
 )
 

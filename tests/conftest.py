@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 # One thread: tests compare bits, and the machines that run them have two cores. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,6 +27,8 @@ from tools.ports import keep_to_own_ports
 
 from peer.core.engine import Engine  # after OMP_NUM_THREADS
 
+settings.register_profile("any load", deadline=None)  # a busy machine may need seconds for an example
+settings.load_profile("any load")
 keep_to_own_ports()
 Engine.validate = True
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control starts tests that ignore it

@@ -32,7 +32,7 @@ PEERS, LEAVER, JOINER, RENEWED, MOVED, UPGRADED = 5, 4, 5, 1, 2, 3
 STAYERS = (0, 1, 2, 3)
 REMOVED = 52  # the exit code of a peer that is in the graph file no more
 EARLIER = f"{IMAGE}-earlier"
-END_ROUNDS = 200  # the last file must be everywhere before its rounds are over
+END_ROUNDS = 600  # the last file must be everywhere before its rounds are over
 OVERRIDE = "docker-compose.override.yml"
 KEYS = f"/federation/peer-{RENEWED}"
 

@@ -13,15 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
+from peer.ops.starts.samples import OPENINGS, SENTENCES, THINGS
 from peer.tasks import Preprocessing, Shard, Task
 
-OPENINGS = ("hello", "good morning", "dear team", "hi there", "to whom it may concern")
-THINGS = ("my order", "the invoice", "the app", "my account", "the delivery", "the new phone")
-SENTENCES = {
-    "complaint": ("{} is broken again", "{} does not work", "i am angry about {}", "{} came late and wrong"),
-    "question": ("when will {} be ready", "how can i change {}", "where do i find {}", "what does {} cost"),
-    "thanks": ("thank you for {}", "{} works perfectly now", "i love {}", "great help with {}"),
-}
 LABELS = tuple(SENTENCES)
 CLAUSES = [clause for kind in SENTENCES.values() for clause in kind]
 WORDS = tuple(dict.fromkeys(" ".join([*OPENINGS, *THINGS, *CLAUSES, ", but"]).replace("{}", "").split()))

@@ -87,7 +87,8 @@ class Agreement:
     def due(self, neighbor: Neighbor) -> Statistics | None:
         """Return the next numbers to queue for a neighbor, as many as a message carries; None: none, or some are queued."""
         state, sites = self._state, self._state.sites
-        if sites is None or neighbor.outbox.has_statistics or not (unsent := self._unsent(neighbor)):
+        assert sites is not None  # not asked otherwise
+        if neighbor.outbox.has_statistics or not (unsent := self._unsent(neighbor)):
             return None
         first = sorted(unsent, key=lambda site: (site != state.peer_id, site))
         chosen = first[: NUMBERS_MAX // (1 + sites.size)]

@@ -153,7 +153,7 @@ class Lockstep:
         if now >= state.round.deadline:
             return ()
         times = [state.round.deadline]
-        if any(neighbor.misses >= FULL for neighbor in self._patience.tries(self._connected())):
+        if any(neighbor.misses >= FULL for neighbor in self._patience.slow(self._connected())):
             patient_until = self._patience.until()
             if now < patient_until < state.round.deadline:
                 times.append(patient_until)
@@ -196,7 +196,7 @@ class Patience:
         """Return whether a neighbor has delivered, and has taken what is offered to it."""
         return self._state.has_delivered(neighbor.id) and not self._state.owes(neighbor.id)
 
-    def tries(self, neighbors: Iterator[int]) -> list[Neighbor]:
+    def slow(self, neighbors: Iterator[int]) -> list[Neighbor]:
         """Return those of the neighbors that the step does not wait for as long as for others; in most steps there are none."""
         slow = {
             n: each for n, each in self._state.neighbors.items() if each.stalls >= STALLS_MAX or each.misses >= FULL
@@ -205,7 +205,7 @@ class Patience:
 
     def look(self, neighbors: Iterator[int], now: float) -> None:
         """Give up on neighbors that the step has waited for long enough."""
-        for neighbor in self.tries(neighbors):
+        for neighbor in self.slow(neighbors):
             exceeded = neighbor.stalls >= STALLS_MAX or now >= self.until()
             if exceeded and not self.did_its_part(neighbor):
                 self._give_up(neighbor)

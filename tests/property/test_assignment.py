@@ -16,7 +16,7 @@ COSINES = arrays(np.float64, SHAPES, elements=st.sampled_from([-1.0, -0.1, 0.1, 
 
 
 @given(st.one_of(TIED, APART, COSINES))
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 def test_the_choice_is_that_of_scipy(costs):
     for found, expected in zip(assignment(costs), linear_sum_assignment(costs), strict=True):
         assert found.tolist() == expected.tolist()

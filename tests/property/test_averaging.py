@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -31,7 +31,6 @@ def folded(models, order, weights=None):
 
 
 @given(models_and_order())
-@settings(deadline=None)
 def test_a_sequence_of_folds_is_the_mean_in_any_order(drawn):
     models, order = drawn
     mean = models.astype(np.float64).mean(axis=0)
@@ -41,13 +40,11 @@ def test_a_sequence_of_folds_is_the_mean_in_any_order(drawn):
 
 
 @given(arrays(np.float32, (6, 30), elements=st.floats(-1, 1, width=32)))
-@settings(deadline=None)
 def test_the_error_is_below_one_millionth_for_elements_up_to_one(models):
     assert np.abs(folded(models, range(1, 6)) - models.astype(np.float64).mean(axis=0)).max() <= 1e-6
 
 
 @given(models_and_order(), st.lists(st.floats(1e-3, 1e3), min_size=9, max_size=9))
-@settings(deadline=None)
 def test_weighted_folds_are_the_weighted_mean(drawn, weights):
     models, order = drawn
     weights = np.array([1.0, *weights][: len(models)])
@@ -56,7 +53,6 @@ def test_weighted_folds_are_the_weighted_mean(drawn, weights):
 
 
 @given(models_and_order())
-@settings(deadline=None)
 def test_every_fold_stays_within_the_range_of_its_inputs(drawn):
     models, order = drawn
     average, total = models[0].copy(), 1.0
@@ -69,7 +65,6 @@ def test_every_fold_stays_within_the_range_of_its_inputs(drawn):
 
 
 @given(arrays(np.float32, st.integers(1, 40), elements=ELEMENTS), st.integers(1, 20))
-@settings(deadline=None)
 def test_equal_inputs_give_the_same_output(model, count):
     average, total = model.copy(), 1.0
     for _ in range(count):
@@ -78,7 +73,6 @@ def test_equal_inputs_give_the_same_output(model, count):
 
 
 @given(models_and_order())
-@settings(deadline=None)
 def test_batch_and_sequential_stores_agree_up_to_rounding(drawn):
     models, order = drawn
     results = []
@@ -93,7 +87,6 @@ def test_batch_and_sequential_stores_agree_up_to_rounding(drawn):
 
 
 @given(models_and_order())
-@settings(deadline=None)
 def test_deferred_folds_and_folds_in_place_give_the_same_mean(drawn):
     models, order = drawn
     results = []

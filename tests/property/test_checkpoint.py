@@ -72,7 +72,7 @@ def check(directory: Path, damaged: set[str]) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(FILES), DAMAGES), min_size=1, max_size=3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_damaged_checkpoint_is_refused_and_the_previous_one_is_used(good, damages):
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / "c"
@@ -114,7 +114,6 @@ def test_seal_round_trips(value):
 
 
 @given(st.lists(st.tuples(st.integers(), st.integers(0, 1 << 50)), min_size=1, max_size=8))
-@settings(deadline=None)
 def test_incarnations_only_grow(claims):
     with tempfile.TemporaryDirectory() as scratch:
         last = 0

@@ -139,4 +139,4 @@ class LivenessMachine(RuleBasedStateMachine):
 
 
 TestLiveness = LivenessMachine.TestCase
-TestLiveness.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLiveness.settings = settings(max_examples=100, stateful_step_count=40)

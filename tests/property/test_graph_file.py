@@ -3,7 +3,7 @@
 import copy
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator_free_bootstrap import Graph, Manifest, Node, Relay, dump_graph, parse_graph
@@ -75,19 +75,16 @@ def read(content):
     return graph
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes(content):
     read(content)
 
 
-@settings(deadline=None)
 @given(VALUES)
 def test_any_json(value):
     read(json.dumps(value))
 
 
-@settings(deadline=None)
 @given(graphs())
 def test_a_dumped_graph_is_parsed_back(graph):
     text = dump_graph(graph)
@@ -97,7 +94,6 @@ def test_a_dumped_graph_is_parsed_back(graph):
     assert dump_graph(again) == text
 
 
-@settings(deadline=None)
 @given(graphs(), st.data())
 def test_a_valid_file_with_one_value_replaced(graph, data):
     """A valid file with any one value replaced gives a graph or an error with a sentence."""
@@ -113,14 +109,12 @@ def test_a_valid_file_with_one_value_replaced(graph, data):
         assert parse_graph(dump_graph(found)) == found
 
 
-@settings(deadline=None)
 @given(graphs(), st.data())
 def test_a_truncated_file_is_never_a_graph(graph, data):
     text = dump_graph(graph).rstrip()
     assert read(text[: data.draw(st.integers(0, len(text) - 1))]) is None
 
 
-@settings(deadline=None)
 @given(graphs())
 def test_neighbors_are_mutual_and_count_the_edges(graph):
     pairs = {(i, j) for i in graph.ids for j in graph.neighbors(i)}

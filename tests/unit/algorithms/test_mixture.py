@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -47,7 +47,6 @@ def test_a_partition_gives_every_peer_every_cluster_alike():
 
 
 @given(st.integers(1, 5), st.integers(1, 60), st.integers(0, 20), st.integers(0, 2**32))
-@settings(deadline=None)
 def test_clusters_partition_the_samples_and_reach_the_least_size_if_possible(clusters, count, least, seed):
     losses = np.random.default_rng(seed).random((clusters, count)).astype(np.float32)
     labels = mixture.nearest(losses, least)

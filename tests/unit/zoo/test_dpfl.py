@@ -69,7 +69,7 @@ def arrival(peer, count, model):
     return FoldedArrival(header, model.copy())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(cases())
 def test_theorem_1_batches_decide_as_the_oracle_over_sets_does(case):
     models, counts, options, target, seed = case

@@ -31,12 +31,16 @@ class CatchUp:
         self._sender = sender
         self._pulled: dict[int, int] = {}  # neighbor -> round of its pulled models, since this round began
         self.pulling: set[int] = set()  # neighbors whose answer is pending
+        self._may_be_behind = False  # it began before it knew the round of the others, or had their models
 
     # ---- which neighbors are ahead --------------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Return whether a peer that is behind skips rounds now: in lockstep between any two rounds, in async at its start."""
-        return self._pace.waits or not self._state.has_begun
+        """Return whether a peer that is behind skips rounds now: in lockstep between any two rounds, in async at its start.
+
+        In async also later, once, if it began without any neighbor, with new ones only, or with no answer to a pull.
+        """
+        return self._pace.waits or not self._state.has_begun or self._may_be_behind
 
     def ahead(self) -> list[int]:
         """Return the live neighbors that are ahead, if most are, or if some are far ahead.
@@ -77,6 +81,13 @@ class CatchUp:
         """Forget what was pulled before this round."""
         self._pulled = {}
 
+    def begin(self) -> None:
+        """Note, before the first round of this incarnation, whether it may be behind those of the others."""
+        state = self._state
+        if not state.has_begun:
+            only_new = bool(state.graph.continues) and not state.run_has_begun
+            self._may_be_behind = only_new or not state.live() or bool(self.claims_ahead())
+
     def pull(self, now: float) -> None:
         """Ask the neighbors that are ahead, or claim to be, for their models; the own round continues meanwhile."""
         state = self._state
@@ -106,13 +117,20 @@ class CatchUp:
             self._pulled[event.neighbor] = event.round_index
 
     def sources(self) -> list[int]:
-        """Return the neighbors whose pulled models are of a round to skip to."""
-        ahead, first = self.ahead(), self._state.round.index + SKIPS_AT_LEAST
-        return [n for n, round_index in self._pulled.items() if n in ahead and round_index >= first]
+        """Return the neighbors whose pulled models are of a round to skip to.
+
+        At the start none while only finished ones have answered, and another may: its round is not the last one.
+        """
+        state, ahead, first = self._state, self.ahead(), self._state.round.index + SKIPS_AT_LEAST
+        sources = [n for n, round_index in self._pulled.items() if n in ahead and round_index >= first]
+        goes_on = {n for n in ahead if not state.has_finished(state.neighbors[n])}
+        waits = not state.has_begun and goes_on & self.pulling and not goes_on & {*sources}
+        return [] if waits else sources
 
     def adopt(self, sources: list[int], now: float) -> None:
         """Skip to the earliest round of the sources' models, with their average."""
         state, skipped = self._state, self._state.round.index
+        self._may_be_behind = False
         state.totals["models_adopted"] += len(sources)
         state.take(Trigger.ADOPT)
         state.enter_round(min([*(self._pulled[n] for n in sources), state.manifest.rounds]))

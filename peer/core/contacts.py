@@ -72,7 +72,10 @@ class Contacts:
             neighbor.note_restart(hello.incarnation, hello.round_index, state.round.current)
         else:
             neighbor.note_round(hello.round_index)
-        state.resumed |= 0 < hello.seen_incarnation < state.incarnation
+        restarted = 0 < hello.seen_incarnation < state.incarnation
+        state.resumed |= restarted
+        # else both may still have waited for the others when it met the earlier incarnation
+        state.took_part |= restarted and (hello.round_index > 0 or hello.phase is not Phase.STARTING)
         neighbor.phase = hello.phase
         restarted_as = hello.incarnation if is_new and was_known else None
         change: Change | None = None
@@ -111,31 +114,36 @@ class Contacts:
         neighbor.hello_failures += 1
         pause_s = backoff_s(neighbor.hello_failures, 0.5, max(RETRY_MAX_S, self._timeouts.heartbeat_s))
         neighbor.hello_at = now + min(pause_s, self._timeouts.suspicion_s)
-        if isinstance(event.why, Refusal) and event.why.code is RefusalCode.REVISION_AHEAD:
+        why = event.why
+        if isinstance(why, Refusal) and why.code is RefusalCode.NOT_A_NEIGHBOR and self._state.graph.continues:
+            # it has not read the hello, and may have the graph file before: no verdict on this peer
+            why = f"no exchange with peer {neighbor.id} until it has the graph file of this peer: {why}"
+            self._state.log_neighbor("info", why, neighbor.id, "revision")
+        if isinstance(why, Refusal) and why.code is RefusalCode.REVISION_AHEAD:
             neighbor.needs_file, neighbor.needs_file_until = True, now + 2 * self._timeouts.suspicion_s
-        elif isinstance(event.why, Refusal) or now >= neighbor.needs_file_until:
+        elif isinstance(why, Refusal) or now >= neighbor.needs_file_until:
             neighbor.needs_file = False
-        if isinstance(event.why, Refusal):
-            neighbor.refusal = event.why if event.why.code in MISCONFIGURED else None
+        if isinstance(why, Refusal):
+            neighbor.refusal = why if why.code in MISCONFIGURED else None
             if neighbor.refusal is not None:
                 neighbor.returns_until = None  # it is back, and works without this peer
             neighbor.hello_at = now + self._timeouts.suspicion_s
-            if event.why.code is RefusalCode.SHUTTING_DOWN:  # it is leaving, and says hello when it is back
+            if why.code is RefusalCode.SHUTTING_DOWN:  # it is leaving, and says hello when it is back
                 return
             if neighbor.needs_file:
                 neighbor.note_round(event.round_index)
                 self._state.log_neighbor(
-                    "info", f"no exchange with peer {neighbor.id} yet: {event.why}", neighbor.id, "revision"
+                    "info", f"no exchange with peer {neighbor.id} yet: {why}", neighbor.id, "revision"
                 )
                 return
-            message = f"peer {neighbor.id} refused the handshake: {event.why}"
+            message = f"peer {neighbor.id} refused the handshake: {why}"
             self._state.log_neighbor("error", message, neighbor.id, "handshake")
             return
         self.changed(neighbor, neighbor.liveness.call_failed(now))
         if neighbor.unreachable and neighbor.hello_failures in WARNED_AT:
             message = (
                 f"peer {neighbor.id} sends messages but does not answer ours, so rounds do not wait for it; check its address "
-                f"in the graph file and that its port is open to this peer: {event.why}"
+                f"in the graph file and that its port is open to this peer: {why} (docs/trouble.md#unreachable)"
             )
             self._state.log_neighbor("warning", message, neighbor.id, "unreachable")
 

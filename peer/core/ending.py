@@ -144,7 +144,7 @@ class Ending:
         state = self._state
         if state.may(Trigger.STOP) and not any(now < self._needed_until(each) for each in state.neighbors.values()):
             if reason := self._isolation.verdict():
-                state.log("error", f"trained alone: {reason}")
+                state.log("error", f"trained alone: {reason} (docs/trouble.md#training-alone)")
             self.stop("alone" if reason else "completed", now)
 
     def _needed_until(self, neighbor: Neighbor) -> float:

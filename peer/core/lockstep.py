@@ -321,11 +321,13 @@ class Partition:
     def is_likely(self) -> bool:
         """Return whether this is likely a partition's small side: half of the neighbors or more are absent, and one was lost.
 
-        Those that were never met are absent too, but nothing changes at the start of a run: it has no rate yet.
+        Those that were never met are absent too, and alone count where there are no others: those over the edges of a later graph
+        file. Nothing changes at the start of a run: it has no rate yet.
         """
-        absent = [neighbor for neighbor in self._state.neighbors.values() if self._is_absent(neighbor)]
+        neighbors = self._state.neighbors
+        absent = [neighbor for neighbor in neighbors.values() if self._is_absent(neighbor)]
         lost = any(neighbor.liveness.is_live or neighbor.was_lost for neighbor in absent)
-        return lost and 2 * len(absent) >= len(self._state.neighbors)
+        return bool(absent) and (lost or len(absent) == len(neighbors)) and 2 * len(absent) >= len(neighbors)
 
     def _is_absent(self, neighbor: Neighbor) -> bool:
         """Return whether a neighbor is missed: it is dead, has left, was never met, or is far behind.

@@ -67,13 +67,15 @@ class RoundCycle:
             if self._catch_up.pulling and state.may(Trigger.PULL):  # this peer has no round of its own to continue
                 state.take(Trigger.PULL)
             else:
+                self._catch_up.begin()
                 self._pay_or_begin(now)
 
     def catch_up_at_start(self, now: float) -> None:
-        """At the start of an incarnation: the first complete answer is enough."""
+        """At the start of an incarnation: the first complete answer is enough, see `CatchUp.sources`."""
         if sources := self._catch_up.sources():
             self._catch_up.adopt(sources, now)
         elif not self._catch_up.pulling:
+            self._catch_up.begin()
             self._pay_or_begin(now)
 
     # ---- the privacy budget ---------------------------------------------------------------------------------------------

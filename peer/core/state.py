@@ -167,7 +167,8 @@ class State:
             budget.charge_of if budget else lambda round_index: NOTHING,
         )
         self.plan = self.planner.plan(0)  # of the present round
-        self.resumed = resume is not None  # an earlier incarnation took part in the run: our disk or a neighbor says so
+        self.resumed = resume is not None  # there was an earlier incarnation: our disk or a neighbor says so
+        self.took_part = resume is not None  # and the run had begun
         self.leaves_as: do.Status | None = None  # once it was asked to stop, or gives up
         self.changes_from: int | None = None  # the round with which it stops to take another graph file
         self.changes_as: do.Status = "changed"
@@ -357,19 +358,32 @@ class State:
         that would be alone waits for whoever comes: all peers may start at once.
         """
         neighbor = self.neighbors[n]
-        may_be_new = self.resumed and self.round.index > self.graph.from_round
+        may_be_new = self.took_part and self.round.index > self.graph.from_round
         never_met = not neighbor.incarnation and neighbor.hello_failures > 0
         return may_be_new and never_met and any(each.is_reachable for each in self.neighbors.values())
 
-    def changing(self) -> list[int]:
-        """Return the neighbors with an earlier graph file that have not reached the round with which peers change to this one.
+    @property
+    def run_has_begun(self) -> bool:
+        """Whether this peer took part in the run before, or is new and works with a neighbor that has done a round.
 
-        None before that round: a peer that started with this file at once is one that they wait for.
+        New by a later graph file: in async pace, neighbors do rounds also while the peers of the first one still start.
         """
-        from_round, neighbors = self.graph.from_round, self.neighbors.items()
-        if self.round.index < from_round:
-            return []
-        return [n for n, neighbor in neighbors if neighbor.needs_file and neighbor.round_index < from_round]
+        begun = (neighbor.is_reachable and neighbor.round_index > 0 for neighbor in self.neighbors.values())
+        return self.took_part or bool(self.graph.continues and any(begun))
+
+    def changing(self) -> list[int]:
+        """Return the neighbors with an earlier graph file that are to change to this one soon, so that a start waits for them.
+
+        Where peers change with one round, those that have not reached it, and none before it: they wait for a peer that started
+        with this file at once. For a new peer that would be alone, or with new ones only, all that are on their way: it pulls the
+        models of the first that changes, and would be ahead of all of them with a model of its own data otherwise.
+        """
+        from_round, waits = self.graph.from_round, self.round.index >= self.graph.from_round
+        earlier = [neighbor for neighbor in self.neighbors.values() if neighbor.needs_file]
+        if not self.run_has_begun:
+            alone = not any(neighbor.is_reachable for neighbor in self.neighbors.values())
+            return [neighbor.id for neighbor in earlier if neighbor.round_index or (waits and alone)]
+        return [neighbor.id for neighbor in earlier if waits and neighbor.round_index < from_round]
 
     # ---- neighbors ----------------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,9 @@ class Isolation:
             self._streak += 1
             if self._streak == 1:
                 state.log(
-                    "warning", f"round {state.round.index} was without any neighbor: training alone ({self._absent()})"
+                    "warning",
+                    f"round {state.round.index} was without any neighbor: training alone ({self._absent()}) "
+                    "(docs/trouble.md#training-alone)",
                 )
         elif self._streak:
             state.log("info", f"round {state.round.index} was with neighbors again, after {self._streak} rounds alone")
@@ -152,8 +154,8 @@ class Start:
 
     @property
     def needs_everyone(self) -> bool:
-        """Whether the run begins with all neighbors or not at all; a restarted peer takes part in a run that has begun."""
-        return self._state.manifest.start.wait_for == "everyone" and not self._state.resumed
+        """Whether the run begins with all neighbors or not at all; a restarted or new peer takes part in one that has begun."""
+        return self._state.manifest.start.wait_for == "everyone" and not self._state.run_has_begun
 
     def absent(self, now: float) -> list[int]:
         """Return the neighbors that the start waits for, ascending."""
@@ -164,7 +166,7 @@ class Start:
 
     @property
     def deadline(self) -> float:
-        """When the wait for neighbors ends: soon after a restart, and sooner once a neighbor is met or the run is over.
+        """When the wait for neighbors ends: soon in a run that has begun, and sooner once a neighbor is met or the run is over.
 
         Not before those have come that change in the same round.
 
@@ -172,7 +174,7 @@ class Start:
         """
         state = self._state
         wait_s = state.manifest.start.deadline_s
-        if state.resumed:
+        if state.run_has_begun:
             met = bool(state.live()) or state.round.index >= state.manifest.rounds
             if state.changing():
                 return self.began_at + wait_s
@@ -188,7 +190,9 @@ class Start:
         if start.wait_for != "deadline" and state.refused_by_all():
             reasons = "; ".join(f"peer {n}: {neighbor.refusal}" for n, neighbor in state.neighbors.items())
             state.log(
-                "error", f'refused by all neighbors; run.start.wait_for = "deadline" would train alone: {reasons}'
+                "error",
+                f'refused by all neighbors; run.start.wait_for = "deadline" would train alone: {reasons} '
+                "(docs/trouble.md#refused-by-all)",
             )
             return "refused"
         if self.needs_everyone and now >= self.deadline and (absent := self.absent(now)):
@@ -202,7 +206,8 @@ class Start:
         """Return whether enough neighbors are met, or the wait is over; log the absent ones then."""
         state, absent = self._state, self.absent(now)
         count = len(state.neighbors)
-        enough = count - len(absent) >= state.manifest.start.share * count
+        only_new = not state.run_has_begun and state.changing()
+        enough = count - len(absent) >= state.manifest.start.share * count and not only_new
         if not enough and (now < self.deadline or self._isolation.is_awaited()):
             return False
         if absent:

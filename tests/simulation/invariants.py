@@ -270,7 +270,7 @@ class Checker:
 
     def _begins_with_everyone(self, process: Process, round_index: int) -> None:
         state = process.engine.state
-        if round_index == 0 and not state.resumed and self.world.manifest.start.wait_for == "everyone":
+        if round_index == 0 and not state.run_has_begun and self.world.manifest.start.wait_for == "everyone":
             absent = [
                 n for n, each in state.neighbors.items() if not (each.liveness.is_live or state.has_finished(each))
             ]

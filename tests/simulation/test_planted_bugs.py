@@ -83,7 +83,7 @@ FOUND_AT = {
     "a_change_cuts_the_round_short": "seed 27",
     "a_peer_that_nobody_works_with_trains_on": "former 0",
     "former_peers_are_forgotten": "former 0",
-    "a_neighbor_that_changes_in_the_same_round_is_not_waited_for": "slow change 26",
+    "a_neighbor_that_changes_in_the_same_round_is_not_waited_for": "slow change 17",
     "files_far_apart_exchange": "seed 337",
 }
 SELECTING = ("fedspd", "fedspd, broadcast", "fedspd, metropolis", "fedspd, paper form")

@@ -1,7 +1,7 @@
 """The engine, event by event: what it refuses, when it sends, when a round ends. Whole runs are in tests/simulation."""
 
 import itertools
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -507,7 +507,7 @@ def test_unreachable_neighbor_is_logged_after_4_8_16_and_32_failures():
     effects = [effect for _ in range(40) for effect in driven.step(ev.HandshakeFailed(1, "connection refused"))]
     warnings = [log.message for log in of(effects, do.Log) if log.level == "warning"]
     assert len(warnings) == 4 and all("peer 1 sends messages but does not answer ours" in w for w in warnings)
-    assert warnings[0].endswith("connection refused")
+    assert warnings[0].endswith("connection refused (docs/trouble.md#unreachable)")
     driven.hello(1, answered=True)
     assert not driven.engine.state.neighbors[1].unreachable
 
@@ -568,6 +568,52 @@ def test_first_round_begins_when_all_pulls_fail():
     driven.hello(2)
     effects = driven.step(ev.PullDone(1, False))
     assert [work.kind for work in of(effects, do.Work)] == ["assign"] and driven.engine.round_index == 0
+
+
+@pytest.mark.parametrize("began", ["after a failed pull", "alone", "with new peers", "with its neighbors"])
+def test_in_async_pace_a_peer_that_began_without_the_others_catches_up_with_them_once(began):
+    driven = Driven(pace="async", rounds=100)
+    if began == "after a failed pull":
+        driven.hello(1, round_index=30), driven.hello(2)
+        driven.step(ev.PullDone(1, False))
+    elif began == "alone":
+        driven.step(ev.Tick(), after=driven.graph.manifest.start.deadline_s)
+        driven.hello(1), driven.hello(2)
+    else:
+        if began == "with new peers":
+            driven.engine.state.graph = replace(driven.graph, continues=("0" * 64,))
+        driven.hello(1), driven.hello(2)
+    assert driven.engine.stage is Stage.ASSIGNING and driven.engine.round_index == 0
+
+    def another_round():
+        driven.work("assign"), driven.work("train")
+        return driven.work("close") + driven.step(ev.CheckpointWritten(driven.engine.round_index))
+
+    another_round()
+    for n in (1, 2):
+        driven.heartbeat(n, 40, after=1.0)
+    pulls = of(another_round(), do.Pull)
+    if began == "with its neighbors":
+        assert not pulls, "it is slower than they are"
+        return
+    assert pulls == [do.Pull(1), do.Pull(2)]
+    driven.step(ev.PullDone(2, True, 40))
+    assert do.Work("adopt", 3, present=(2,)) in another_round()
+    driven.step(ev.PullDone(1, True, 40))
+    driven.work("adopt"), driven.step(ev.CheckpointWritten(40))
+    for n in (1, 2):
+        driven.heartbeat(n, 90)
+    assert not of(another_round(), do.Pull) and driven.engine.round_index == 41, "rounds drift apart in this pace"
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_neighbor_that_goes_on_is_caught_up_with_before_one_that_has_finished(answers):
+    driven = Driven(pace="async", rounds=100)
+    driven.hello(1, round_index=100, phase=Phase.FINISHED), driven.hello(2, round_index=50)
+    driven.step(ev.PullDone(1, True, 100))
+    assert driven.engine.stage is Stage.CATCHING_UP, "of the last round nothing is left to take part in"
+    effects = driven.step(ev.PullDone(2, answers, 50 if answers else 0))
+    assert of(effects, do.Work)[0].kind == "adopt" and driven.engine.round_index == (50 if answers else 100)
 
 
 def close_round(driven, neighbors):
@@ -820,10 +866,19 @@ def test_restarted_peer_waits_for_the_start_deadline_until_it_meets_a_neighbor()
     assert met.engine.stage is Stage.ASSIGNING, "it waits for the other one no longer than the suspicion time"
 
 
-@pytest.mark.parametrize(("seen", "starts"), [(3, True), (7, False), (0, False)])
-def test_peer_without_its_disk_learns_from_a_neighbor_that_it_restarted(seen, starts):
+@pytest.mark.parametrize(
+    ("seen", "round_index", "phase", "starts"),
+    [
+        (3, 0, Phase.RUNNING, True),
+        (3, 1, Phase.STARTING, True),
+        (3, 0, Phase.STARTING, False),  # it still waits for the others, as the earlier incarnation did
+        (7, 0, Phase.RUNNING, False),
+        (0, 0, Phase.RUNNING, False),
+    ],
+)
+def test_peer_without_its_disk_learns_from_a_neighbor_that_it_restarted(seen, round_index, phase, starts):
     driven = Driven(start={"wait_for": "all", "deadline_s": 30.0})
-    driven.hello(1, seen=seen)
+    driven.hello(1, round_index=round_index, phase=phase, seen=seen)
     driven.step(ev.Tick(), after=driven.graph.manifest.timeouts.suspicion_s)
     assert (driven.engine.stage is Stage.ASSIGNING) is starts
 

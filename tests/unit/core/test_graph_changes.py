@@ -118,9 +118,15 @@ def test_one_neighbor_alone_excludes_nobody_while_another_is_live():
     assert of(effects, do.Stop) == [do.Stop("removed")]
 
 
+def new_in_a_later_file(from_round=0, wait_for="all", **run):
+    driven = Driven(start={"wait_for": wait_for, "deadline_s": 600.0}, **run)
+    driven.engine.state.graph = replace(driven.graph, from_round=from_round, continues=("0" * 64,))
+    return driven
+
+
 def test_a_neighbor_without_the_new_file_is_neither_waited_for_nor_a_reason_to_end():
-    driven = Driven()
-    driven.hello(1)
+    driven = new_in_a_later_file()
+    driven.hello(1, round_index=1)
     effects = driven.step(ev.HandshakeFailed(2, AHEAD, round_index=3))
     assert [line.level for line in of(effects, do.Log) if line.kind == "revision"] == ["info"]
     driven.step(ev.HelloRefused(2, AHEAD))
@@ -133,7 +139,7 @@ def test_a_neighbor_that_changes_with_the_same_round_is_waited_for_until_it_is_p
     driven = Driven(start={"wait_for": "all", "deadline_s": 600.0})
     state = driven.engine.state
     state.graph = replace(state.graph, from_round=4)
-    state.resumed = True
+    state.took_part = True
     state.enter_round(4)
     driven.step(ev.HandshakeFailed(2, AHEAD, round_index=3))
     driven.hello(1, round_index=4)
@@ -154,6 +160,60 @@ def test_a_peer_that_starts_with_the_file_before_the_round_of_the_change_waits_f
     assert driven.engine.stage is Stage.ASSIGNING
 
 
+@pytest.mark.parametrize("code", [RefusalCode.NOT_A_NEIGHBOR, RefusalCode.IDENTITY_MISMATCH])
+@pytest.mark.parametrize("continues", [(), ("0" * 64,)])
+def test_a_neighbor_that_knows_no_such_edge_may_lack_a_later_graph_file(continues, code):
+    """With an authority it says so; as a refusal for good it would end a peer whose neighbors all have the file before."""
+    driven = Driven()
+    state = driven.engine.state
+    state.graph = replace(state.graph, continues=continues)
+    effects = driven.step(ev.HandshakeFailed(1, Refusal(code, "refused")))
+    lacks = bool(continues) and code is RefusalCode.NOT_A_NEIGHBOR
+    assert (state.neighbors[1].refusal is None) is lacks
+    assert [line.message for line in of(effects, do.Log) if line.kind == "revision"] == (
+        [f"no exchange with peer 1 until it has the graph file of this peer: {code}: refused"] if lacks else []
+    )
+    driven.step(ev.HandshakeFailed(2, Refusal(code, "refused")))
+    assert (driven.engine.stage is Stage.JOINING) is lacks
+
+
+@pytest.mark.parametrize("from_round", [0, 4])
+def test_a_new_peer_whose_neighbors_all_lack_the_file_waits_for_the_first_that_gets_it(from_round):
+    """Alone it would be in a later round than all of them soon, with a model of its own data."""
+    driven = new_in_a_later_file(from_round)
+    for _ in range(9):
+        for n in (1, 2):
+            driven.step(ev.HandshakeFailed(n, AHEAD, round_index=3), after=1.0)
+    assert driven.engine.stage is Stage.JOINING
+    assert of(driven.hello(1, round_index=5), do.Pull) == [do.Pull(1)]
+    effects = driven.step(ev.PullDone(1, complete=True, round_index=5))
+    assert [work.kind for work in of(effects, do.Work)] == ["adopt"], "peer 2 may get the file hours later"
+
+
+@pytest.mark.parametrize("wait_for", ["all", "never_alone", 0.5])
+@pytest.mark.parametrize("pace", ["lockstep", "async"])
+def test_new_peers_do_not_begin_with_each_other_alone_where_a_neighbor_is_to_get_the_file(pace, wait_for):
+    driven = new_in_a_later_file(pace=pace, wait_for=wait_for)
+    driven.step(ev.HandshakeFailed(2, AHEAD, round_index=3))
+    driven.hello(1, phase=Phase.STARTING)
+    for _ in range(9):
+        driven.heartbeat(1, 0, Phase.STARTING, after=1.0)
+    assert driven.engine.stage is Stage.JOINING
+    assert of(driven.heartbeat(1, 5), do.Pull) == [do.Pull(1)], "another neighbor of it had the file"
+
+
+@pytest.mark.parametrize("wait_for", ["all", "everyone", "never_alone"])
+def test_a_new_peer_in_a_run_that_has_begun_waits_as_a_restarted_one_for_a_neighbor_that_does_not_answer(wait_for):
+    """Over TLS a neighbor without the file does not say so; its operator may take hours."""
+    driven = new_in_a_later_file(wait_for=wait_for)
+    suspicion_s = driven.graph.manifest.timeouts.suspicion_s
+    driven.step(ev.HandshakeFailed(2, "TLS: it has the file before, and no such neighbor"))
+    driven.hello(1, round_index=9)
+    assert driven.engine.stage is Stage.JOINING, "peer 2 may start with this one"
+    driven.heartbeat(1, 9, after=suspicion_s)
+    assert driven.engine.stage is Stage.CATCHING_UP
+
+
 def test_a_peer_whose_hello_meets_a_later_file_is_behind():
     driven = Driven(peers=2)
     assert of(driven.step(ev.HelloRefused(1, BEHIND)), do.Stop) == [do.Stop("behind")]
@@ -162,7 +222,7 @@ def test_a_peer_whose_hello_meets_a_later_file_is_behind():
 def resumed_in(round_index, from_round=0):
     driven = Driven(start={"wait_for": "all", "deadline_s": 600.0})
     state = driven.engine.state
-    state.graph, state.resumed = replace(state.graph, from_round=from_round), True
+    state.graph, state.took_part = replace(state.graph, from_round=from_round), True
     state.enter_round(round_index)
     return driven
 

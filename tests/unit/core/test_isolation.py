@@ -51,7 +51,9 @@ def test_rounds_alone_are_counted_in_each_record_and_logged_once(pace):
     assert records == [1, 1, 1, 0] and driven.state.totals["rounds_alone"] == 3
     lines = [line for line in of(effects, do.Log) if "alone" in line.message]
     assert [line.level for line in lines] == ["warning", "info"]
-    assert lines[0].message == "round 0 was without any neighbor: training alone (peer 1 left)"
+    assert lines[0].message == (
+        "round 0 was without any neighbor: training alone (peer 1 left) (docs/trouble.md#training-alone)"
+    )
     assert lines[1].message == "round 3 was with neighbors again, after 3 rounds alone"
 
 
@@ -61,7 +63,8 @@ def test_peer_that_was_alone_in_most_rounds_ends_as_alone_and_says_so(together, 
     assert of(effects, do.Record)[-1].kind == "end"
     assert of(effects, do.Stop) == [do.Stop(status)]
     said = [line.message for line in of(effects, do.Log) if line.level == "error"]
-    assert said == (["trained alone: 4 of 6 rounds were without any neighbor (peer 1 left)"] if together == 2 else [])
+    alone = "trained alone: 4 of 6 rounds were without any neighbor (peer 1 left) (docs/trouble.md#training-alone)"
+    assert said == ([alone] if together == 2 else [])
 
 
 @pytest.mark.parametrize("together", [2, 3, 5])
@@ -216,7 +219,8 @@ def test_warning_on_rounds_alone_says_why_a_neighbor_does_not_agree():
     driven.step(ev.HelloRefused(1, Refusal(RefusalCode.FROZEN_MISMATCH, "frozen weights differ: 3, 4")))
     effects = driven.step(ev.Tick(), after=5.0) + driven.work("assign") + driven.work("train") + driven.work("close")
     assert [line.message for line in of(effects, do.Log) if "without any" in line.message] == [
-        "round 0 was without any neighbor: training alone (peer 1 frozen_mismatch: frozen weights differ: 3, 4)"
+        "round 0 was without any neighbor: training alone (peer 1 frozen_mismatch: frozen weights differ: 3, 4) "
+        "(docs/trouble.md#training-alone)"
     ]
 
 

@@ -523,6 +523,24 @@ def test_peer_is_partitioned_if_half_of_its_neighbors_are_far_behind_not_if_they
     assert driven.pace.partition.keeps_rate(driven.now) == keeps
 
 
+@pytest.mark.parametrize(("met", "keeps"), [((), True), ((2,), False)])
+def test_a_peer_that_no_new_neighbor_answers_keeps_the_rate_that_it_had_with_others(met, keeps):
+    """A later graph file has replaced all its edges, and its new neighbors do not have the file yet."""
+    driven = Driven("lockstep")
+    driven.state.round_seconds.extend([5.0, 5.0])
+    driven.state.took_part = True
+    driven.state.enter_round(9)
+    for n in met:
+        driven.hello(n, 9)
+    while driven.engine.stage is Stage.JOINING:
+        driven.step(ev.Tick(), after=1.0)
+        for n in met:
+            driven.heartbeat(n, 9)
+    began = driven.now
+    driven.round_by_timers(*met)
+    assert driven.now - began == pytest.approx(5.0 if keeps else 0.0)
+
+
 # ---- retries ----------------------------------------------------------------------------------------------------------------
 
 

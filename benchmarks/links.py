@@ -16,8 +16,8 @@ slow: a first and a second model over a link that has shown nothing yet. A sende
 or behind a proxy in the sender's process that passes a number of kB/s in each direction. A heartbeat is sent every tenth of a
 second; the slowest one shows how much of a model is ahead of it in buffers, and after five seconds it fails.
 
-relay: the same beside a model of some seconds over a relay with a limit of its own (`relay.bytes_per_second`); all peers in
-this process.
+relay: the same beside a model of some seconds, pushed and pulled, over a relay with a limit of its own
+(`relay.bytes_per_second`); all peers in this process.
 
 tunnel: pushes to a neighbor that is dialed, over the tunnel that it opens, and over a relay; repeats interleaved.
 
@@ -74,7 +74,7 @@ from peer.bed.chaos.toxics import Toxics
 from peer.bed.testbed.ports import free_ports
 from peer.core import messages
 from peer.core.arrivals import Arrival
-from peer.core.encoding import encode
+from peer.core.encoding import Payload, encode
 from peer.core.messages import Heartbeat, ModelHeader, Outcome, Phase
 from peer.identity.certificates import Certificate, make_certificate
 from peer.identity.files import KeyPair
@@ -370,14 +370,30 @@ def models_at(rates: list[float], megabytes: float, seconds: float, repeats: int
 # ---- relay ------------------------------------------------------------------------------------------------------------
 
 
-async def push_over_relay(kb_s: float, size: int) -> tuple[float, float, int]:
-    """Return the seconds of a push over a relay, those of the slowest heartbeat beside it, and the failed heartbeats."""
+class Pulled(FoldingReceiver):
+    """Also gives a model to those that pull it."""
+
+    def __init__(self, header: ModelHeader, payload: Payload) -> None:
+        super().__init__(header.size_bytes // 4)
+        self._model = replace(header, sender=RECEIVER), payload
+
+    @override
+    async def pull(self, request: messages.PullRequest) -> tuple[ModelHeader, Payload]:
+        """Return the model."""
+        return self._model
+
+
+async def model_over_relay(way: str, kb_s: float, size: int) -> tuple[float, float, int]:
+    """Return the seconds of a push or pull over a relay, those of the slowest heartbeat beside it, and the failed heartbeats."""
     graph, pairs = graph_of("relay", round(1000 * kb_s))
+    theta = np.ones(size // 4, np.float32)
+    header = ModelHeader(SENDER, 1, 0, 0, 0, 0, 1, 100, 1.0, theta.nbytes, "float32")
+    payload = encode(theta, schema_of(theta.size), "float32")
     async with AsyncExitStack() as stack:
         for peer_id in reversed(graph.ids):  # the relay first, and the sender last
             tls, pacing = MutualTls(graph, peer_id, pairs[peer_id]), Pacing.of(graph, peer_id)
             edges = Edges(peer_id, graph, tls, pacing=pacing)
-            server = server_of(peer_id, graph, tls, edges, size if peer_id == RECEIVER else 4, pacing)
+            server = server_of(peer_id, graph, tls, edges, Pulled(header, payload), pacing)
             await server.start()
             stack.push_async_callback(server.stop, 0)
             edges.open()
@@ -388,22 +404,22 @@ async def push_over_relay(kb_s: float, size: int) -> tuple[float, float, int]:
                 await link.heartbeat(Heartbeat(SENDER, 1, 0, Phase.RUNNING))
                 break
             await asyncio.sleep(PAUSE_S)
-        theta = np.ones(size // 4, np.float32)
-        header = ModelHeader(SENDER, 1, 0, 0, 0, 0, 1, 100, 1.0, theta.nbytes, "float32")
         beats, began = Beats(link, SENDER), time.perf_counter()
-        await link.push(header, encode(theta, schema_of(theta.size), "float32"))
+        await (link.push(header, payload) if way == "push" else link.pull(messages.PullRequest(SENDER, 1, 0)))
         seconds = time.perf_counter() - began
         await beats.end()
     return seconds, beats.slowest_s, beats.failed
 
 
 def models_over_relays(rates: list[float], seconds: float) -> list[list[object]]:
-    """Return a row for each rate of a relay, kB/s."""
+    """Return two rows for each rate of a relay, kB/s."""
     rows: list[list[object]] = []
     for kb_s in filter(None, rates):
         size = round(seconds * kb_s * 1000) // 4 * 4
-        took, slowest, failed = asyncio.run(push_over_relay(kb_s, size))
-        rows.append([f"{kb_s:g} kB/s", f"{size / 1e6:.2f}", f"{seconds:.1f}", f"{took:.1f}", f"{slowest:.2f}", failed])
+        for way in ("push", "pull"):
+            took, slowest, failed = asyncio.run(model_over_relay(way, kb_s, size))
+            figures = (f"{size / 1e6:.2f}", f"{seconds:.1f}", f"{took:.1f}", f"{slowest:.2f}", failed)
+            rows.append([f"{way}, {kb_s:g} kB/s", *figures])
     return rows
 
 
@@ -442,11 +458,11 @@ def peer(peer_id: int, way: str, graph: Graph, private: bytes, pem: bytes, size:
 
 
 def server_of(
-    peer_id: int, graph: Graph, tls: MutualTls, edges: Edges, size: int, pacing: Pacing | None = None
+    peer_id: int, graph: Graph, tls: MutualTls, edges: Edges, receiver: FoldingReceiver, pacing: Pacing | None = None
 ) -> PeerServer:
-    """Return the server of one peer, which folds models of some bytes."""
+    """Return the server of one peer."""
     return PeerServer(
-        FoldingReceiver(size // 4),
+        receiver,
         graph.node(peer_id).address,
         limits=WireLimits(),
         timeouts=graph.manifest.timeouts,
@@ -460,7 +476,7 @@ def server_of(
 
 async def _peer(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: Connection) -> None:
     edges = Edges(peer_id, graph, tls)
-    await server_of(peer_id, graph, tls, edges, size if peer_id == RECEIVER else 4).start()
+    await server_of(peer_id, graph, tls, edges, FoldingReceiver(size // 4 if peer_id == RECEIVER else 1)).start()
     edges.open()
     theta = np.random.default_rng(1).standard_normal(size // 4 if peer_id == SENDER else 1, np.float32)
     header = ModelHeader(SENDER, 1, 0, 0, 0, 0, 1, 100, 1.0, theta.nbytes, "float32")
@@ -731,7 +747,7 @@ def main() -> None:
         rows = models_at(given.rates, given.size, given.longest, given.repeats or 5)
         record("slow-link", "Models over a link that has shown nothing yet", head, rows, save=given.save)
     if "relay" in given.parts:
-        head = ["relay", "MB", "s at the rate", "push s", "slowest heartbeat s", "heartbeats failed"]
+        head = ["model, relay", "MB", "s at the rate", "s", "slowest heartbeat s", "heartbeats failed"]
         rows = models_over_relays(given.rates, given.longest)
         record("slow-relay", "Models over a slow relay", head, rows, save=given.save)
     if "tunnel" in given.parts:

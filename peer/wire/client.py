@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 import grpc
@@ -37,7 +37,7 @@ from peer.core.messages import (
 )
 from peer.wire import convert, frames
 from peer.wire.access import refusal_of
-from peer.wire.arrival_probe import METHOD, ArrivalProbe
+from peer.wire.arrival_probe import ACKNOWLEDGE_METADATA, ACKNOWLEDGEMENT, METHOD, ArrivalProbe, by_check
 from peer.wire.arrival_reader import ACCEPTED_METADATA, check_size, too_slow
 from peer.wire.calls import Call
 from peer.wire.failures import UNTRUSTED, in_words
@@ -121,7 +121,7 @@ class NeighborLink:
         self._unary = {name: self._channel.unary_unary(f"/{SERVICE}/{name}") for name in UNARY}
         self._push = self._channel.stream_unary(f"/{SERVICE}/PushModel")
         self._push_single = self._channel.unary_unary(f"/{SERVICE}/PushModel")  # a stream of one frame
-        self._pull = self._channel.unary_stream(f"/{SERVICE}/PullModel")
+        self._pull = self._channel.stream_stream(f"/{SERVICE}/PullModel")
         self._watch = self._channel.unary_stream(f"/{SERVICE}/WatchStatus")
         self._check = self._channel.unary_unary(METHOD)
         self._tunnels = {name: self._channel.stream_stream(f"/{SERVICE}/{name}") for name in TUNNELS}
@@ -304,9 +304,10 @@ class NeighborLink:
         """
         data = convert.pack_pull(request)
         self._sent(data)
-        call = self._pull(data)
+        call = self._pull()
         try:
             async with self._calling("PullModel"):
+                await _tell(call, data)
                 return await self._read_model(call, size_bytes)
         finally:
             call.cancel()
@@ -367,7 +368,8 @@ class NeighborLink:
         On a link that has not shown to be fast, a frame is written when the one before it has arrived.
         """
         clock = asyncio.get_running_loop().time
-        probe = ArrivalProbe(self._check, self._pacing, self.peer_id)
+        probe = ArrivalProbe(by_check(self._check), self._pacing, self.peer_id)
+        await probe.begin()  # what was written before
         await probe.begin()
         writing: asyncio.Future[None] | None = None
         try:
@@ -402,6 +404,7 @@ class NeighborLink:
 
     async def _read_model(self, call: Call, size_bytes: int | None) -> tuple[ModelHeader, NDArray[np.uint8]]:
         frame = await self._read(call)
+        acknowledges = ACKNOWLEDGE_METADATA in dict(await call.initial_metadata())
         header = convert.first_header(frame)
         if size_bytes is not None and header.size_bytes != size_bytes:
             sentence = f"ModelHeader.size_bytes: expected {size_bytes} (the schema's), got {header.size_bytes}"
@@ -422,6 +425,9 @@ class NeighborLink:
                 return header, payload
             if clock() > began + self._pacing.may_last_s(self.peer_id, header.size_bytes, received, self._timeouts):
                 raise too_slow(self._timeouts, received, clock() - began)
+            if acknowledges:
+                await _tell(call, ACKNOWLEDGEMENT)
+                self._sent(ACKNOWLEDGEMENT)
             frame = await self._read(call)
 
     async def _read(self, call: Call) -> frames.Frame:
@@ -493,6 +499,12 @@ async def _half_close(call: Call) -> None:
         await call.done_writing()
     except grpc.aio.InternalError:
         return  # the neighbor has replied before the half-close; awaiting the call returns its reply
+
+
+async def _tell(call: Call, message: bytes) -> None:
+    """Send a message of a stream that its server may end at any time; the next read tells whether and why it has."""
+    with suppress(asyncio.InvalidStateError, grpc.aio.InternalError):
+        await call.write(message)
 
 
 async def _raise_for_status(call: Call) -> None:

@@ -264,7 +264,7 @@ def require_loopback_or(anywhere: bool, listen: str) -> None:
         return
     fix = (
         f"Make keys with `peer keygen`, or set insecure_anywhere (peer run: in the file of {Option('options')}) to accept "
-        "that anyone on the network can read and forge models."
+        "that anyone on the network can read and forge models. (docs/trouble.md#loopback-only)"
     )
     expected = "a loopback address (127.0.0.1, ::1, localhost) for plaintext"
     raise ConfigError(ConfigProblem(Option("listen"), expected, listen, fix))
@@ -316,7 +316,9 @@ def _cannot_listen(listen: str) -> ConfigProblem:
     except (OSError, ValueError):
         why = ""
     got = f"{listen}: the address {why or 'cannot be bound'}"
-    return ConfigProblem(Option("listen"), "a free port of this machine", got, "Choose another port.")
+    return ConfigProblem(
+        Option("listen"), "a free port of this machine", got, "Choose another port. (docs/trouble.md#port-in-use)"
+    )
 
 
 def is_loopback(listen: str) -> bool:

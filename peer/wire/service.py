@@ -24,6 +24,7 @@ from peer.core.arrivals import Arrival
 from peer.core.messages import Control, Heartbeat, PushReply
 from peer.wire import convert, frames
 from peer.wire.access import AccessControl, abort, first_message, require_peer, require_sender
+from peer.wire.arrival_probe import ACKNOWLEDGE_METADATA, Acknowledgements, ArrivalProbe
 from peer.wire.arrival_reader import ArrivalReader, too_slow
 from peer.wire.calls import Context
 from peer.wire.frames import OnSent, SentModel
@@ -217,21 +218,33 @@ class PeerServicer:
         began, written = clock(), 0
         receiver, most = request.sender, self._limits.frame_bytes_max
         digest, problem = xxhash.xxh3_128(), "interrupted"
+        acknowledged = Acknowledgements(context)
+        probe = ArrivalProbe(acknowledged.answer, self._pacing, receiver)
+        asks = probe.is_needed
         self._on_served(SentModel(receiver, header))
         try:
             async with asyncio.timeout(idle_s) as deadline:
+                if asks:
+                    await context.send_initial_metadata(((ACKNOWLEDGE_METADATA, "1"),))
                 model = frames.model_frames(
                     convert.pack_header(header), payload, lambda: self._pacing.frame_bytes(receiver, most), digest
                 )
                 for frame, size in model:
                     await self._pacing.upload.take(len(frame))
+                    written, wrote_at = written + size, clock()
+                    if written == header.size_bytes:
+                        problem = "complete"  # the puller may end the call before this write returns
                     await context.write(frame)
-                    written += size
-                    self._pacing.wrote(receiver, written, clock() - began)
+                    acknowledged.wrote()
+                    if size:
+                        self._pacing.wrote(receiver, written, clock() - began)
+                    if asks and probe.is_needed and written < header.size_bytes:  # nobody waits for the last frame
+                        await (probe.arrived(size, wrote_at) if size else probe.begin(wrote_at))
                     lasts_s = self._pacing.may_last_s(receiver, header.size_bytes, written, self._timeouts)
                     deadline.reschedule(min(began + lasts_s, clock() + idle_s))
-            problem = "complete"
         except TimeoutError:
+            problem = "interrupted"
+            self._pacing.failed(receiver)
             return too_slow(self._timeouts, written, clock() - began)
         finally:
             self._on_served(SentModel(receiver, header, written, digest.hexdigest(), problem))

@@ -423,8 +423,12 @@ def test_certificates_are_read_from_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "sentence"),
     [
-        ([], 20, "expected the (private key|certificate), got no file"),
-        (["--insecure", "--listen", "0.0.0.0:7499"], 10, "expected a loopback address"),
+        ([], 20, r"expected the (private key|certificate), got no file.* \(docs/trouble.md#no-key\)"),
+        (
+            ["--insecure", "--listen", "0.0.0.0:7499"],
+            10,
+            r"expected a loopback address .* \(docs/trouble.md#loopback-only\)",
+        ),
         (["--certs", "open"], 20, "other users can access the private key"),
         (["--certs", "other"], 20, "expected the key of .*, got another key"),
         (["--certs", "expired"], 20, "expired on"),

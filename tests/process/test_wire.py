@@ -28,9 +28,11 @@ from peer.core.messages import Heartbeat, Numbers, Outcome, Pass, Phase, PullReq
 from peer.wire import access, convert, frames
 from peer.wire.access import CallerLimits
 from peer.wire.client import NeighborLink
+from peer.wire.frame_sizes import FrameSizes
 from peer.wire.frames import HEADER_BYTES_MAX, SINGLE_BYTES_MAX
 from peer.wire.generated import peer_pb2, peer_pb2_grpc
 from peer.wire.limits import WireLimits
+from peer.wire.pacing import Pacing
 from peer.wire.server import PeerServer
 
 pytestmark = pytest.mark.process
@@ -649,13 +651,18 @@ def test_push_in_flight_fails_and_is_not_cancelled_when_its_link_is_closed() -> 
     run(test)
 
 
-def test_model_streams_are_compatible_with_generated_protobuf_stubs() -> None:
+@pytest.mark.parametrize("asked", [False, True], ids=["not asked to acknowledge", "asked, and it does not"])
+def test_model_streams_are_compatible_with_generated_protobuf_stubs(asked: bool) -> None:
     async def test() -> None:
-        recorder, theta = Recorder(), model(50_000)
+        recorder, theta, pacing = Recorder(), model(50_000), Pacing()
         recorder.pulled = header_of(theta.nbytes), theta.view(np.uint8)
-        async with serving(recorder) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        if asked:
+            pacing.learned = FrameSizes()
+        async with serving(recorder, pacing=pacing) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             stub = peer_pb2_grpc.PeerServiceStub(channel)
-            got = [frame async for frame in stub.PullModel(peer_pb2.PullRequest(sender=2))]
+            pull = stub.PullModel(iter([peer_pb2.PullRequest(sender=2)]))
+            got = [frame async for frame in pull]
+            assert ("peer-acknowledge" in dict(await pull.initial_metadata())) == asked
             assert got[0].header.size_bytes == theta.nbytes
             assert b"".join(frame.chunk for frame in got[1:]) == theta.tobytes()
             assert got[-1].end.digest == xxhash.xxh3_128(theta.data).digest()
@@ -664,6 +671,25 @@ def test_model_streams_are_compatible_with_generated_protobuf_stubs() -> None:
             assert recorder.models[0][1].tobytes() == theta.tobytes()
             status = await stub.Status(peer_pb2.StatusRequest())
             assert (status.peer_id, status.phase) == (1, peer_pb2.PHASE_RUNNING)
+
+    run(test)
+
+
+def test_a_pull_whose_frames_are_not_acknowledged_ends_as_too_slow() -> None:
+    async def test() -> None:
+        recorder, theta, pacing = Recorder(), model(50_000), Pacing()
+        recorder.pulled, pacing.learned = (header_of(theta.nbytes), theta.view(np.uint8)), FrameSizes()
+        timeouts = Timeouts(suspicion_s=0.3)
+        async with (
+            serving(recorder, pacing=pacing, timeouts=timeouts) as port,
+            grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+        ):
+            pull = channel.stream_stream(f"/{SERVICE}/PullModel")()
+            await pull.write(peer_pb2.PullRequest(sender=2).SerializeToString())
+            assert await pull.read() is not grpc.aio.EOF, "the header"
+            with pytest.raises(grpc.aio.AioRpcError, match="too slow"):
+                await pull.read()
+            assert recorder.refusals == [RefusalCode.TOO_SLOW]
 
     run(test)
 

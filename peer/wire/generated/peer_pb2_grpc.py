@@ -69,7 +69,7 @@ class PeerServiceStub:
                 request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.PushFrame.SerializeToString,
                 response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.PushReply.FromString,
                 _registered_method=True)
-        self.PullModel = channel.unary_stream(
+        self.PullModel = channel.stream_stream(
                 '/peer.v1.PeerService/PullModel',
                 request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.PullRequest.SerializeToString,
                 response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.PushFrame.FromString,
@@ -147,8 +147,8 @@ class PeerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def PullModel(self, request, context):
-        """Fetch one model, to catch up.
+    def PullModel(self, request_iterator, context):
+        """Fetch one model, to catch up. The requests after the first one are empty: each tells that a frame has come, if asked to.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -219,7 +219,7 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.PushFrame.FromString,
                     response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.PushReply.SerializeToString,
             ),
-            'PullModel': grpc.unary_stream_rpc_method_handler(
+            'PullModel': grpc.stream_stream_rpc_method_handler(
                     servicer.PullModel,
                     request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.PullRequest.FromString,
                     response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.PushFrame.SerializeToString,
@@ -445,7 +445,7 @@ class PeerService:
             _registered_method=True)
 
     @staticmethod
-    def PullModel(request,
+    def PullModel(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -455,8 +455,8 @@ class PeerService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/peer.v1.PeerService/PullModel',
             peer_dot_wire_dot_generated_dot_peer__pb2.PullRequest.SerializeToString,

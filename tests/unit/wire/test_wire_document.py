@@ -1,4 +1,4 @@
-"""proto/WIRE.md against the code: methods, wire version, outcomes, encodings, limits, refusals, manifest keys."""
+"""proto/WIRE.md against the code: methods, wire version, outcomes, encodings, limits, manifest keys."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from tools.http_proxies import proxies  # noqa: F401
 from tools.ports import keep_to_own_ports
 
 from peer.core.engine import Engine  # after OMP_NUM_THREADS
+from peer.store.garbage import freeze_for_life
 
 settings.register_profile("any load", deadline=None)  # a busy machine may need seconds for an example
 settings.load_profile("any load")
@@ -49,8 +51,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the collected tests and imported modules out of garbage collections, until a simulated run ends."""
+    """Keep the collected tests and imported modules out of garbage collections."""
     gc.collect()
+    freeze_for_life()
+
+
+@pytest.fixture
+def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let nothing be out of garbage collections, as in a process that imports as usual."""
+    monkeypatch.setattr("peer.store.garbage._for_life", Event())
+    gc.unfreeze()
+    yield
     gc.freeze()
 
 

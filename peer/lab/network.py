@@ -8,13 +8,11 @@ A model travels by reference: what is offered in a step never changes, so one ar
 
 from __future__ import annotations
 
-import gc
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -34,6 +32,7 @@ from peer.core.model_store import SnapshotKey
 from peer.core.stages import Stage
 from peer.host import PeerHost
 from peer.lab.recording import Recording
+from peer.store.garbage import frozen_objects
 
 log = logging.getLogger("peer.simulated")
 Performed = list[ev.WorkDone]
@@ -240,23 +239,6 @@ class SimulatedPeer:
 def perform_in_turn(works: Sequence[tuple[SimulatedPeer, do.Work]]) -> Performed:
     """Do one piece of work after another."""
     return [peer.host.work(work) for peer, work in works]
-
-
-@contextmanager
-def frozen_objects() -> Iterator[None]:
-    """Keep what exists, and what a full collection leaves, out of later ones: else each visits all objects of all peers."""
-
-    def freeze(phase: str, collection: dict[str, int]) -> None:
-        if phase == "stop" and collection["generation"] == 2:
-            gc.freeze()
-
-    gc.freeze()
-    gc.callbacks.append(freeze)
-    try:
-        yield
-    finally:
-        gc.callbacks.remove(freeze)
-        gc.unfreeze()
 
 
 class VirtualNetwork:

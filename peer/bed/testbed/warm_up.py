@@ -16,6 +16,7 @@ from coordinator_free_bootstrap.errors import ConfigProblem, PeerError, TaskErro
 from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.graph import Graph
 from peer.runtime.imports import importing
+from peer.store.garbage import freeze_for_life
 from peer.store.system import START_METHOD
 
 
@@ -44,7 +45,7 @@ def warm_up(graph: Graph, data_root: Path | None) -> None:
         torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first one imports torch._dynamo
     preload(graph.manifest, len(graph.nodes), data_root)
     gc.collect()
-    gc.freeze()
+    freeze_for_life()
 
 
 def check_task_first(graph: Graph, data_root: Path | None) -> str:

@@ -71,7 +71,7 @@ def test_the_network_looks_at_all_peers_only_at_its_start():
     assert looks == 2
 
 
-def test_collections_of_garbage_do_not_look_at_the_objects_of_all_peers(monkeypatch):
+def test_collections_of_garbage_do_not_look_at_the_objects_of_all_peers(monkeypatch, thawed):
     told = []
     freeze, unfreeze, tick = gc.freeze, gc.unfreeze, VirtualNetwork.later
     monkeypatch.setattr(gc, "freeze", lambda: (told.append("freeze"), freeze()))

@@ -209,7 +209,8 @@ def test_another_run_does_not_replace_an_interrupted_one(tmp_path, monkeypatch):
         interrupt_after(patch, 2)
         with pytest.raises(KeyboardInterrupt):
             peer.simulate(graph_of(), Blobs(), out=tmp_path, progress=False)
-    with pytest.raises(CheckpointCorrupt, match=r"run.rounds was 5, is now 9\. Name another folder as out, or delete"):
+    said = r"run.rounds was 5, is now 9 \(docs/trouble\.md#other-run\)\. Name another folder as out, or delete"
+    with pytest.raises(CheckpointCorrupt, match=said):
         peer.simulate(graph_of(rounds=9), Blobs(), out=tmp_path, progress=False)
     done = peer.simulate(graph_of(), Blobs(), out=tmp_path, progress=False)
     assert done.metrics["state"] == "complete"

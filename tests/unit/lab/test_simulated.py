@@ -9,8 +9,8 @@ from torch import nn
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import ShardError
-from peer.lab.network import frozen_objects
 from peer.lab.simulated import SimulatedSettings, simulate
+from peer.store.garbage import freeze_for_life, frozen_objects
 from peer.store.history import read_history
 from peer.store.records import FIELDS, Line, Summary
 from peer.store.state_dir import StateDir
@@ -173,13 +173,22 @@ def test_an_exception_in_paused_work_is_raised():
         Together().run([(peer.workspace, fails)])
 
 
-def test_a_garbage_collection_looks_at_each_object_once():
+def test_a_garbage_collection_looks_at_each_object_once(thawed):
     """Else each full collection looks at all peers, and a round takes longer the more peers there are."""
     with frozen_objects():
         kept = [[] for _ in range(10_000)]
         gc.collect()
         assert len(gc.get_objects(generation=2)) < len(kept)
     assert gc.get_freeze_count() == 0 and len(gc.get_objects(generation=2)) > len(kept)
+
+
+def test_a_process_with_frozen_modules_keeps_them_frozen():
+    """Thawed, each later collection would visit them, which takes a third of a second."""
+    module: list[int] = []
+    freeze_for_life()
+    with frozen_objects():
+        gc.collect()
+    assert not any(each is module for each in gc.get_objects())
 
 
 def test_neighbors_whose_data_have_other_classes_do_not_train_together(tmp_path):

@@ -44,6 +44,19 @@ def test_edges_settings_and_peers_change_in_their_round(first):
     assert {f["models_folded"] for f in rounds[3]} == {2}
 
 
+@pytest.mark.parametrize("pace", ["lockstep", "async"])
+def test_a_new_peer_behind_a_new_one_catches_up_with_it(pace):
+    run = {"algorithm": "dfedavg", "rounds": 12, "split_options": SMALL, "pace": pace}
+    graph = peer.Graph.make("line", peers=2, run=run)
+    new = [(n, f"127.0.0.1:{n}") for n in (2, 3)]
+    peers = simulate(graph, None, revisions=[following(graph, add=new, add_edges=[(1, 2), (2, 3)], from_round=6)])
+    skipped = {
+        i: [fields["to_round"] for kind, fields in each.recording.lines if kind == "caught_up"]
+        for i, each in peers.items()
+    }
+    assert skipped == {0: [], 1: [], 2: [6], 3: [6]}
+
+
 def test_files_that_no_run_can_follow_are_refused(first):
     without_round = following(first, remove=[3])
     with pytest.raises(UsageError, match="revisions: from_round: expected 1 or more, got 0"):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
@@ -25,8 +25,9 @@ from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
 from peer.api.arguments import named_in_python, refuse_unless
 from peer.api.choices import AlgorithmChoice, chosen, graph_of
+from peer.api.handover import Errand, Handover
 from peer.api.one_peer import to_end
-from peer.api.ranks import END, FAILED, ROUND, Follower, Ranks, several_ranks, unwrapped
+from peer.api.ranks import END, ROUND, Follower, Ranks, several_ranks, unwrapped
 from peer.api.round import LocalRound
 from peer.core.metric import Metric
 from peer.learning.kept_state import packed, unpacked
@@ -45,17 +46,6 @@ if TYPE_CHECKING:
 
 Evaluate = Callable[[nn.Module], "float | Mapping[str, float]"]
 POLL_S = 0.01
-
-
-@dataclass
-class _Job:
-    """Work for the program's thread: a round of its loop, or a call of one of its functions."""
-
-    budget: LocalRound | None = None
-    call: Callable[[], Any] | None = None
-    result: Any = None
-    error: BaseException | None = None
-    done: threading.Event = field(default_factory=threading.Event)
 
 
 class Joined(DeclaredMetric):
@@ -77,8 +67,7 @@ class Joined(DeclaredMetric):
     ) -> None:
         super().__init__(metric, more_metrics)
         self.model = model
-        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self.aborted = False
+        self.work = Handover()
         self._samples, self._evaluate, self._losses, self.keep = samples, evaluate, losses, keep
         self._pristine = {name: packed(thing.state_dict()) for name, thing in keep.items()}
         self._given, pristine = False, copy.deepcopy(model)
@@ -118,7 +107,11 @@ class Joined(DeclaredMetric):
         """Give the round to the program's loop, and wait until it asks for the next one."""
         self._take_states(budget)
         asked = LocalRound(**{each.name: getattr(budget, each.name) for each in fields(Budget)})
-        self._wait(_Job(budget=asked), budget)
+        if not self.work.do(Errand(budget=asked)):
+            # The peer leaves: as with a built-in loop, the training ends when it knows, so that nothing of it is offered.
+            while not budget.should_stop():
+                time.sleep(POLL_S)
+            raise EnoughSteps
         return asked.reported[0] if asked.reported else Trained()
 
     def _take_states(self, budget: Budget) -> None:
@@ -132,19 +125,14 @@ class Joined(DeclaredMetric):
             budget.keep(name, lambda thing=thing: thing)  # type: ignore[misc]
 
     def _on_program(self, call: Callable[[], Any]) -> Any:
-        return self._wait(_Job(call=call))
-
-    def _wait(self, job: _Job, budget: Budget | None = None) -> Any:
-        self.jobs.put(job)
-        job.done.wait()
-        if self.aborted:
-            # The peer leaves: as with a built-in loop, the training ends when it knows, so that nothing of it is offered.
-            while budget is not None and not budget.should_stop():
-                time.sleep(POLL_S)
-            raise EnoughSteps
-        if job.error is not None:
-            raise job.error
-        return job.result
+        """Return the result of a call on the program's thread; while the program waits for the end of this peer, on this one."""
+        errand = Errand(call=call)
+        if not self.work.do(errand):
+            with torch.no_grad():
+                return call()
+        if errand.error is not None:
+            raise errand.error
+        return errand.result
 
 
 class Federation:
@@ -152,7 +140,7 @@ class Federation:
 
     Attributes:
         model: the program's module; in a round it has the values to train, after the last one those of this peer's result.
-        run: what the peer left, a `peer.Run`; None before the end.
+        run: what the peer left, a `peer.Run`; None before the end, and of a peer that left before it was ready.
     """
 
     def __init__(
@@ -164,7 +152,7 @@ class Federation:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: asyncio.Task[tuple[str, Path]] | None = None
         self._world: AsyncioWorld | None = None
-        self._present: _Job | None = None
+        self._present: Errand | None = None
         self._ended: tuple[str, Path] | BaseException | None = None
         self._ranks, self._told_end = ranks, False  # the other processes of this site
 
@@ -185,20 +173,20 @@ class Federation:
         """
         while True:
             self._finish_present()
-            job = self._task.jobs.get()
-            if job is None:
+            errand = self._task.work.next()
+            if errand is None:
                 self._end()
                 return
-            if job.call is not None:
-                self._call(job)
+            if errand.call is not None:
+                self._call(errand)
                 continue
-            self._present = job
-            assert job.budget is not None
+            self._present = errand
+            assert errand.budget is not None
             if self._ranks is None:
-                yield job.budget
+                yield errand.budget
             else:
-                self._ranks.tell(ROUND, job.budget, self._task.keep)
-                yield self._ranks.with_agreed_stop(job.budget)
+                self._ranks.tell(ROUND, errand.budget, self._task.keep)
+                yield self._ranks.with_agreed_stop(errand.budget)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -206,7 +194,7 @@ class Federation:
         """End the peer: where its run is not completed, tell its neighbors and write a checkpoint."""
         if self._ended is None:
             self._leave()
-        self._tell_end(FAILED if error is not None or isinstance(self._ended, BaseException) else END)
+        self._tell_end(failed=error is not None or isinstance(self._ended, BaseException))
         if error is None and isinstance(self._ended, BaseException):
             raise self._ended
         return False
@@ -215,45 +203,42 @@ class Federation:
 
     def _finish_present(self) -> None:
         if self._present is not None:
-            self._present.done.set()
+            self._task.work.done(self._present)
             self._present = None
 
-    def _call(self, job: _Job) -> None:
+    def _call(self, errand: Errand) -> None:
         """Call a function of the program as the peer's thread would: an error is the peer's."""
         try:
             with torch.no_grad():
-                assert job.call is not None
-                job.result = job.call()
+                assert errand.call is not None
+                errand.result = errand.call()
         except BaseException as error:
-            job.error = error
+            errand.error = error
             if not isinstance(error, Exception):  # Ctrl-C: the program's, too
-                self._task.aborted = True
-                job.done.set()
                 raise
-        job.done.set()
+        self._task.work.done(errand)
 
     def _end(self) -> None:
         self._thread.join()
-        self._tell_end(FAILED if isinstance(self._ended, BaseException) else END)
+        self._tell_end(failed=isinstance(self._ended, BaseException))
         if isinstance(self._ended, BaseException):
             raise self._ended
 
-    def _tell_end(self, how: int) -> None:
+    def _tell_end(self, *, failed: bool) -> None:
         if self._ranks is not None and not self._told_end:
             self._told_end = True
-            self._ranks.tell(how)
+            if failed:
+                self._ranks.tell_failed()
+            else:
+                self._ranks.tell(END)
 
     def _leave(self) -> None:
         """Let the peer leave, and wait for its end; Ctrl-C meanwhile stops it at once."""
-        self._task.aborted = True
+        self._task.work.give_up()
         self._ask(self._leave_now)
-        self._finish_present()
-        while True:
+        while not self._task.work.ended:
             try:
-                job = self._task.jobs.get()
-                if job is None:
-                    break
-                job.done.set()
+                self._task.work.wait_for_end()
             except KeyboardInterrupt:
                 self._ask(self._stop)
         self._thread.join()
@@ -266,7 +251,7 @@ class Federation:
 
     def _stop(self) -> None:
         if self._world is not None:
-            self._world.stop("left")
+            self._world.stop_at_once()
 
     def _ask(self, what: Callable[[], object]) -> None:
         loop = self._loop
@@ -281,20 +266,21 @@ class Federation:
         except BaseException as error:
             self._ended = error
         finally:
-            self._task.jobs.put(None)
+            self._task.work.end()
 
     async def _to_end(self) -> tuple[str, Path]:
         self._loop, self._running = asyncio.get_running_loop(), asyncio.current_task()
-        if self._task.aborted:
-            raise asyncio.CancelledError
+        status, place = "left", Path(self._options["state_dir"] or "")
+        if self._task.work.given_up:
+            return status, place
         with named_in_python(), metrics_of(self._options) as metrics:
-            try:
+            with suppress(asyncio.CancelledError):
                 status, place = await to_end(
                     self._peer_id, self._graph, self._task, self._options, metrics, self._on_ready
                 )
-            except asyncio.CancelledError:
-                status, place = "left", Path(self._options["state_dir"] or "")
-            if self._world is not None and self._world.host.workspace.personalized is not None:
+            if self._world is None:  # it was not ready
+                return status, place
+            if self._world.host.workspace.personalized is not None:
                 self._load_result(self._world.host.workspace)
             self.run = name_of_api("Run")(place, task=self._task)
             return status, place

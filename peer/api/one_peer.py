@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -148,7 +149,7 @@ async def to_end(
     from peer.runtime.assembly import LocalSettings
     from peer.runtime.ending import is_completed
     from peer.runtime.graph_changes import Revisions
-    from peer.runtime.process import opened, run_to_end
+    from peer.runtime.process import opened, opened_aside, run_to_end
     from peer.runtime.schedule import schedule_of
     from peer.runtime.windows import run_in_windows
     from peer.store.records import STATES
@@ -161,8 +162,8 @@ async def to_end(
     run_one = revisions.run if revisions else run_to_end
 
     async def ready() -> AsyncioWorld:
-        opening = revisions.ready_aside() if revisions else asyncio.to_thread(opened, peer_id, graph, settings)
-        world = await opening
+        alone = partial(opened, peer_id, graph, settings)
+        world = await (revisions.ready_aside() if revisions else opened_aside(alone))
         on_ready(world)
         return world
 

@@ -6,6 +6,7 @@ round may wait for neighbors longer than collectives of a training may.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -27,8 +28,10 @@ from peer.learning.kept_state import packed, unpacked
 from peer.tasks.budget import ItemT, Stateful
 from peer.tasks.user_code import libraries_seeded
 
+log = logging.getLogger("peer")
 ROUND, END, FAILED = range(3)
 CONTROL_TIMEOUT = timedelta(days=365)  # the peer's own timeouts end a run
+FAILED_TIMEOUT = timedelta(seconds=10)  # a rank may wait in a collective that rank 0 has left with an error
 
 
 def several_ranks() -> bool:
@@ -57,10 +60,18 @@ class Ranks:
         """Rank 0: tell the others what comes, with the values of the model, and the states of the kept objects if given."""
         states = save(packed({name: thing.state_dict() for name, thing in keep.items()})) if keep else b""
         self._send(torch.tensor([kind, len(states), *(_numbers(round) if round else [0] * _SIZE)]))
-        if kind != FAILED:
-            self._share()
+        self._share()
         if states:
             self._send(torch.frombuffer(bytearray(states), dtype=torch.uint8))
+
+    def tell_failed(self) -> None:
+        """Rank 0: tell the others that nothing comes any more, as far as they still listen."""
+        try:
+            self._to_others(torch.tensor([FAILED, 0, *[0] * _SIZE]), FAILED_TIMEOUT)
+        except RuntimeError:
+            log.warning(
+                "rank 0 ends, and cannot tell the other ranks: they have ended, or wait for it in their training"
+            )
 
     def told(self, keep: Mapping[str, Stateful]) -> tuple[int, LocalRound | None]:
         """Another rank: wait for the next round, or the end, and take the values of the model and the states.
@@ -95,8 +106,18 @@ class Ranks:
         return replace(round, should_stop=stop, due=stop, resumable=partial(_until, stop))
 
     def _send(self, message: Tensor) -> Tensor:
-        distributed.broadcast(message, 0, group=self._control)
+        if self.rank == 0:
+            self._to_others(message, CONTROL_TIMEOUT)
+        else:
+            distributed.recv(message, 0, group=self._control)
         return message
+
+    def _to_others(self, message: Tensor, timeout: timedelta) -> None:
+        """Send one by one: a broadcast that nobody takes would keep the process from its end."""
+        others = range(1, distributed.get_world_size())
+        for sending in [distributed.isend(message, other, group=self._control) for other in others]:
+            assert sending is not None  # this process is in the group
+            sending.wait(timeout)
 
     def _share(self) -> None:
         with torch.no_grad():
@@ -111,7 +132,7 @@ class Follower:
 
     def __init__(self, model: nn.Module, keep: Mapping[str, Stateful]) -> None:
         self.model, self._keep = model, keep
-        self._ranks = Ranks(model)
+        self._ranks, self._ended = Ranks(model), False
 
     def __enter__(self) -> Self:
         return self
@@ -123,10 +144,8 @@ class Follower:
             PeerError: the peer of rank 0 has failed.
         """
         while True:
-            kind, round = self._ranks.told(self._keep)
+            round = self._next()
             if round is None:
-                if kind == FAILED:
-                    raise PeerError("rank 0: expected a peer that goes on, got one that has ended; its log says why")
                 return
             seed = derive_seed(round.seed, "rank", self._ranks.rank)
             with libraries_seeded(seed), seeded(seed, next(self.model.parameters()).device):
@@ -136,7 +155,17 @@ class Follower:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
+        """Take the peer's result where the loop has ended early, as it has at rank 0."""
+        while error is None and not self._ended:
+            self._next()
         return False
+
+    def _next(self) -> LocalRound | None:
+        kind, round = self._ranks.told(self._keep)
+        self._ended = round is None
+        if kind == FAILED:
+            raise PeerError("rank 0: expected a peer that goes on, got one that has ended; its log says why")
+        return round
 
 
 def _until(stop: Callable[[], bool], items: Iterable[ItemT]) -> Iterator[ItemT]:

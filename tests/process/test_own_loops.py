@@ -22,6 +22,7 @@ from safetensors.numpy import load_file
 from tools.histories import lines_of
 from tools.own_loop_site import Site
 from tools.running import PATIENCE_S, until
+from tools.warm_parent import Forked
 
 import peer
 from peer.bed.testbed.ports import on_free_ports
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.process
 PROGRAMS = Path(__file__).parents[1] / "tools"
 SITES = 3
 VICTIM = 1
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+Program = Forked | subprocess.Popen[bytes]
 
 
 class Programs:
@@ -37,36 +40,45 @@ class Programs:
 
     def __init__(self, home: Path, stack: ExitStack, peers: int = SITES, **run: Any) -> None:
         self.home, self._stack = home, stack
-        settings = {"algorithm": "dfedavg", "rounds": 5, "local_epochs": 2, "timeouts": {"suspicion_s": 60.0}, **run}
+        settings = {"algorithm": "dfedavg", "rounds": 5, "local_epochs": 2, "timeouts": {"suspicion_s": 300.0}, **run}
         self.graph = peer.Graph.of(on_free_ports(peer.Graph.make("line", peers=peers, run=settings)))
         self.graph.save(home / "graph.json")
 
-    def start(
-        self, site: int, *before: str, program: str = "own_loop_site.py", failpoint: str = ""
-    ) -> subprocess.Popen[bytes]:
-        """Start the program of a site; ``before``: of the command, such as a launcher."""
-        log = self._stack.enter_context((self.home / f"site-{site}.log").open("ab"))
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PEER_FAILPOINTS": failpoint}
-        command = [sys.executable, *before, str(PROGRAMS / program), str(self.home / "graph.json"), str(site)]
-        process = subprocess.Popen([*command, str(self.place(site))], env=environment, stdout=log, stderr=log)
+    def start(self, site: int, program: str = "own_loop_site.py", failpoint: str = "") -> Forked:
+        """Start the program of a site."""
+        words = (self.home / "graph.json", site, self.place(site))
+        environment = {"PEER_FAILPOINTS": failpoint}
+        process = Forked(*words, script=PROGRAMS / program, log=self._log(site), environment=environment)
         self._stack.callback(_ended, process)
         return process
+
+    def launch(self, site: int, *before: str, program: str, failpoint: str = "") -> subprocess.Popen[bytes]:
+        """Start the program of a site in a new interpreter; ``before``: of the command, such as a launcher."""
+        command = [sys.executable, *before, PROGRAMS / program, self.home / "graph.json", str(site), self.place(site)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PEER_FAILPOINTS": failpoint}
+        with self._log(site).open("ab") as log:
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        self._stack.callback(_ended, process)
+        return process
+
+    def _log(self, site: int) -> Path:
+        return self.home / f"site-{site}.log"
 
     def place(self, site: int) -> Path:
         return self.home / f"peer-{site}"
 
     def log(self, site: int) -> str:
-        return (self.home / f"site-{site}.log").read_text()
+        return self._log(site).read_text()
 
     def history(self, site: int, kind: str) -> list[dict[str, Any]]:
         return lines_of(self.place(site) / "history.jsonl", kind)
 
-    def finish(self, *processes: subprocess.Popen[bytes]) -> None:
+    def finish(self, *processes: Program) -> None:
         for site, process in enumerate(processes):
             assert process.wait(PATIENCE_S) == 0, self.log(site)
 
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
+def _ended(process: Program) -> None:
     process.kill()
     process.wait()
 
@@ -115,7 +127,7 @@ def test_a_program_with_resumable_loops_goes_on_inside_of_its_round(tmp_path: Pa
 
 
 def test_ctrl_c_tells_the_neighbors_and_a_restart_goes_on(tmp_path: Path) -> None:
-    with programs(tmp_path, rounds=300, peers=2) as bed:
+    with programs(tmp_path, rounds=100, peers=2) as bed:
         first, other = bed.start(0), bed.start(1)
         until(lambda: len(bed.history(0, "round")) > 3, "three rounds")
         first.send_signal(signal.SIGINT)
@@ -125,10 +137,7 @@ def test_ctrl_c_tells_the_neighbors_and_a_restart_goes_on(tmp_path: Path) -> Non
         until(lambda: "left" in [line.get("state") for line in bed.history(1, "neighbor")], "the goodbye")
         bed.finish(bed.start(0), other)
         assert bed.history(0, "start")[-1]["resumed_from"] == left["rounds_completed"]
-        assert [line["round_index"] for line in bed.history(0, "round")] == list(range(300))
-
-
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+        assert [line["round_index"] for line in bed.history(0, "round")] == list(range(100))
 
 
 @pytest.mark.slow
@@ -148,16 +157,38 @@ def test_the_ranks_of_a_site_train_as_one_peer_and_resume_with_the_same_bits(tmp
         home = tmp_path / name
         home.mkdir()
         with programs(home, peers=2) as bed:
-            site, other = bed.start(0, *TORCHRUN, program=program, failpoint=failpoint), bed.start(1)
+            site, other = bed.launch(0, *TORCHRUN, program=program, failpoint=failpoint), bed.start(1)
             if failpoint:
                 assert site.wait(PATIENCE_S) != 0
                 assert "failpoint" in bed.log(0)
-                site = bed.start(0, *TORCHRUN, program=program)
+                site = bed.launch(0, *TORCHRUN, program=program)
             bed.finish(site, other)
             ranks = [(home / f"peer-0-rank-{rank}.txt").read_text() for rank in (0, 1)]
             assert ranks[0] == ranks[1]
             ends.append(load_file(bed.place(0) / "models" / "personalized.safetensors"))
     assert same(ends[:1], ends[1:])
+
+
+@pytest.mark.parametrize("how", ["break", "error"])
+def test_a_site_of_ranks_whose_loop_ends_early_leaves_and_ends(tmp_path: Path, how: str) -> None:
+    script, logs = PROGRAMS / "own_loop_ranks_end.py", [tmp_path / f"rank-{rank}.log" for rank in (0, 1)]
+    with ExitStack() as stack:
+        both = []  # not forked: the autograd of torch hangs in forked ranks
+        for rank, log in enumerate(logs):
+            out, words = stack.enter_context(log.open("wb")), [str(tmp_path), str(rank), how]
+            both.append(subprocess.Popen([sys.executable, script, *words], stdout=out, stderr=out))
+            stack.callback(_ended, both[-1])
+        codes = [each.wait(PATIENCE_S) for each in both]
+    texts = [log.read_text() for log in logs]
+    (line,) = lines_of(tmp_path / "peer-0" / "history.jsonl", "leave")
+    assert line["rounds_completed"] == 2
+    if how == "break":
+        assert codes == [0, 0], texts
+        values = [(tmp_path / f"rank-{rank}.txt").read_text() for rank in (0, 1)]
+        assert values[0] == values[1]
+    else:
+        assert all(codes)
+        assert "ValueError: a bug of the program" in texts[0].rstrip().splitlines()[-1], "its own error is the last"
 
 
 PREPARE = """
@@ -194,7 +225,7 @@ def test_a_notebook_joins_is_interrupted_and_joins_again(tmp_path: Path) -> None
             )
             assert client.execute_interactive(prepare, timeout=PATIENCE_S)["content"]["status"] == "ok"
             # A kernel discards the cells that come while it handles an error of one that stops at errors.
-            other, running = bed.start(1), client.execute(join, stop_on_error=False)
+            other, running = bed.launch(1, program="own_loop_site.py"), client.execute(join, stop_on_error=False)
             until(lambda: len(bed.history(0, "round")) > 3, "three rounds of the notebook's peer")
             manager.interrupt_kernel()
             reply = client.get_shell_msg(timeout=PATIENCE_S)

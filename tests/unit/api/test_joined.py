@@ -5,6 +5,7 @@ Method: two programs as threads of this process, over loopback; each loop takes 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import nn
 
 import peer
 from coordinator_free_bootstrap.errors import TaskError, UsageError
+from peer.api.handover import Errand, Handover
 from peer.bed.testbed.ports import on_free_ports
 from peer.store.history import read_history
 
@@ -66,7 +68,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y:
     return float(loss.detach())
 
 
-Loop = Callable[[int, nn.Module], None]  # round index, model: what a program does beside its step
+Loop = Callable[[int, nn.Module], object]  # round index, model: what a program does beside its step
 
 
 class Sites:
@@ -124,6 +126,125 @@ class Sites:
 def sites(tmp_path: Path) -> Iterator[Sites]:
     with ThreadPoolExecutor() as threads:
         yield Sites(tmp_path, threads)
+
+
+# A round of the loop, a call of its functions, and the end of the peer: what the interrupted wait brings.
+WAITS = {
+    "a round": ("next", lambda errand: errand is not None and errand.budget is not None),
+    "a call": ("next", lambda errand: errand is not None and errand.call is not None),
+    "the end": ("wait_for_end", lambda errand: True),
+}
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_an_interrupt_when_a_wait_has_just_ended_loses_nothing(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    method, is_due = WAITS[what]
+    going, left = threading.Event(), threading.Event()  # the other one holds torch's generators while it waits
+    interrupts = iter([KeyboardInterrupt])
+    wait: Callable[[Handover], Errand | None] = getattr(Handover, method)
+
+    def interrupted(work: Handover) -> Errand | None:
+        errand = wait(work)
+        own = threading.current_thread() is threading.main_thread()
+        if own and sites.history(0, "round") and is_due(errand) and (error := next(interrupts, None)):
+            going.set()
+            raise error
+        return errand
+
+    def leaves(index: int, model: nn.Module) -> None:
+        if what == "the end" and index == 1:
+            going.set()
+            raise KeyboardInterrupt
+
+    other = sites.beside(1, beside=lambda index, model: left.wait() if going.is_set() else None)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Handover, method, interrupted)
+        sites.site(0, beside=leaves)
+    assert next(interrupts, None) is None, "it was interrupted there"
+    left.set()
+    (line,) = sites.history(0, "leave")
+    assert len(sites.site(0)) == ROUNDS - line["rounds_completed"]
+    assert len(other.result()) == ROUNDS
+
+
+def test_an_interrupted_evaluation_ends_as_an_interrupted_loop_does(sites: Sites) -> None:
+    going, left = threading.Event(), threading.Event()
+
+    def evaluate(module: nn.Module) -> float:
+        if sites.history(0, "round") and not going.is_set():
+            going.set()
+            raise KeyboardInterrupt
+        return error(module, *samples_of(0))
+
+    other = sites.beside(1, beside=lambda index, model: left.wait() if going.is_set() else None)
+    with pytest.raises(KeyboardInterrupt):
+        sites.site(0, evaluate=evaluate)
+    left.set()
+    (line,) = sites.history(0, "leave")
+    assert len(sites.site(0)) == ROUNDS - line["rounds_completed"]
+    assert len(other.result()) == ROUNDS
+    assert "dead" not in {line["state"] for line in sites.history(1, "neighbor")}, "it was told"
+
+
+def test_a_second_interrupt_does_not_wait_for_an_evaluation_that_hangs(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going, left, hanging, ended = (threading.Event() for _ in range(4))
+    waits: list[bool] = []
+    wait, interrupts = Handover.wait_for_end, iter([KeyboardInterrupt])
+
+    def evaluate(module: nn.Module) -> float:
+        if sites.history(0, "round") and not left.is_set():
+            going.set()
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            hanging.set()
+            waits.append(ended.wait(60))
+        return error(module, *samples_of(0))
+
+    def interrupted(work: Handover) -> None:
+        if second := next(interrupts, None):
+            assert hanging.wait(60), "the peer evaluates once more"
+            raise second
+        wait(work)
+
+    other = sites.beside(1, beside=lambda index, model: left.wait() if going.is_set() else None)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Handover, "wait_for_end", interrupted)
+        sites.site(0, evaluate=evaluate)
+    assert not waits, "it still hangs"
+    left.set()
+    ended.set()
+    sites.site(0, evaluate=evaluate)
+    assert len(other.result()) == ROUNDS
+    assert "left" in [line["state"] for line in sites.history(1, "neighbor")]
+
+
+def test_an_error_of_a_function_of_the_program_tells_the_neighbors(sites: Sites) -> None:
+    going, left = threading.Event(), threading.Event()
+
+    def evaluate(module: nn.Module) -> float:
+        if sites.history(0, "round") and not going.is_set():
+            going.set()
+            raise ValueError("no test samples")
+        return error(module, *samples_of(0))
+
+    other = sites.beside(1, beside=lambda index, model: left.wait() if going.is_set() else None)
+    with pytest.raises(TaskError, match=r"evaluate: ValueError: no test samples"):
+        sites.site(0, evaluate=evaluate)
+    left.set()
+    sites.site(0)
+    assert len(other.result()) == ROUNDS
+    assert "left" in [line["state"] for line in sites.history(1, "neighbor")]
+
+
+def test_a_program_that_leaves_before_its_peer_is_ready_can_join_again(sites: Sites) -> None:
+    own = {"model": make_model(), "evaluate": lambda module: 0.0, "samples": SAMPLES}
+    for _ in range(2):
+        with peer.join(sites.graph, 0, **own, state_dir=sites.home / "peer-0", insecure=True):
+            pass
 
 
 def test_a_loop_that_joins_gives_the_models_of_the_same_loop_in_a_task(sites: Sites, tmp_path: Path) -> None:
@@ -189,7 +310,8 @@ def test_an_error_of_a_function_of_the_program_ends_the_loop_with_its_sentence(s
 
 
 def test_a_loop_that_trains_a_copy_is_told(sites: Sites) -> None:
-    alone = peer.Graph.make("line", peers=2, run={"algorithm": "local", "rounds": 2, "start": {"deadline_s": 0.1}})
+    run = {"algorithm": "local", "rounds": 2, "start": {"deadline_s": 0.1}}
+    alone = peer.Graph.of(on_free_ports(peer.Graph.make("line", peers=2, run=run)))
     model = make_model()
     with (
         pytest.raises(TaskError, match="train: expected a change of the model, got none"),

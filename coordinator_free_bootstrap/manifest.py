@@ -79,18 +79,29 @@ def _of_algorithm(rest: str) -> Callable[[InRun], str]:
     return lambda r: f"algorithm {r.run.algorithm} {rest}"
 
 
-OF_NAMED_DATA = EffectiveWhen(lambda r: not r.own_task, lambda r: f"task {r.run.task!r} makes its own model")
+OF_NAMED_DATA = EffectiveWhen(
+    lambda r: not r.own_task,
+    lambda r: f"task {r.run.task!r} makes its own model",
+    stated="the task makes its own model",
+)
 OF_DEALT_DATA = EffectiveWhen(
-    lambda r: not r.own_task or r.run.split == "shard", lambda r: f"task {r.run.task!r} loads its own shards"
+    lambda r: not r.own_task or r.run.split == "shard",
+    lambda r: f"task {r.run.task!r} loads its own shards",
+    stated="the task loads its own shards",
 )
 OF_SPLIT = EffectiveWhen(lambda r: not r.own_task and r.run.split != "shard", "each peer has its own shard")
 OF_EXCHANGE = EffectiveWhen(
     lambda r: r.algorithm.exchanges,
     lambda r: f"algorithm {r.run.algorithm} exchanges no models" + (" with these run.options" if r.run.options else ""),
+    stated="the algorithm exchanges no models",
 )
 OF_FINAL = EffectiveWhen(lambda r: r.final_epochs > 0, "the run has no final phase: run.final.epochs is 0")
 OF_FINAL_RATE = EffectiveWhen(lambda r: r.algorithm.tunes or r.final_epochs > 0, OF_FINAL.why_not)
-OF_BUILTIN_LOOP = EffectiveWhen(lambda r: not r.own_loop, lambda r: f"task {r.run.task!r} trains in its own loop")
+OF_BUILTIN_LOOP = EffectiveWhen(
+    lambda r: not r.own_loop,
+    lambda r: f"task {r.run.task!r} trains in its own loop",
+    stated="the task trains in its own loop",
+)
 OF_PRIVACY = EffectiveWhen(lambda r: r.run.privacy.is_on, "run.privacy.clip_norm is not set")
 OF_OUTER = EffectiveWhen(lambda r: r.run.outer.is_on, "run.outer.optimizer is not set")
 OF_ROUNDS = EffectiveWhen(lambda r: r.run.rounds > 1, "run.rounds is 1")
@@ -314,7 +325,12 @@ class Manifest(_Section):
     )
     options: Options = Field(default_factory=dict, description="keys of the algorithm")
     clusters: Annotated[
-        int, EffectiveWhen(lambda r: r.algorithm.clustered, _of_algorithm("does not divide the peers into clusters"))
+        int,
+        EffectiveWhen(
+            lambda r: r.algorithm.clustered,
+            _of_algorithm("does not divide the peers into clusters"),
+            stated="the algorithm does not divide the peers into clusters",
+        ),
     ] = Field(2, ge=1, le=64, description="k: cluster models (slots) per peer")
     rounds: int = Field(60, ge=1, le=1_000_000, description="T: rounds of the run")
     pace: Literal["lockstep", "async"] = Field("lockstep", description="wait for live neighbors, or for none")
@@ -341,7 +357,9 @@ class Manifest(_Section):
     local_unit: Annotated[
         Literal["epoch", "step"],
         EffectiveWhen(
-            lambda r: r.run.step_samples != "all" or r.own_loop, "an epoch is one step where run.batch_size is all"
+            lambda r: r.run.step_samples != "all" or r.own_loop,
+            "an epoch is one step where run.batch_size is all",
+            stated="run.batch_size is all, so that an epoch is one step",
         ),
     ] = Field(
         "epoch",
@@ -362,6 +380,7 @@ class Manifest(_Section):
         EffectiveWhen(
             lambda r: schedule_of(r.run.learning_rate_schedule).changes(r.run.rounds),
             lambda r: f"run.rounds is {r.run.rounds}",
+            stated="it changes nothing within run.rounds",
         ),
     ] = Field(
         "constant",
@@ -370,7 +389,11 @@ class Manifest(_Section):
     )
     momentum: Annotated[
         float,
-        EffectiveWhen(lambda r: r.run.optimizer == "sgd", lambda r: f"run.optimizer is {r.run.optimizer}"),
+        EffectiveWhen(
+            lambda r: r.run.optimizer == "sgd",
+            lambda r: f"run.optimizer is {r.run.optimizer}",
+            stated="run.optimizer is not sgd",
+        ),
         OF_BUILTIN_LOOP,
     ] = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     optimizer_state: Annotated[
@@ -398,6 +421,7 @@ class Manifest(_Section):
         EffectiveWhen(
             lambda r: r.run.pace != "async" or r.run.aggregation != "sequential",
             "models are folded on arrival where run.pace is async",
+            stated="it is sequential and run.pace async",
         ),
         OF_EXCHANGE,
     ] = Field(
@@ -442,7 +466,12 @@ class Manifest(_Section):
         "gives the file; default: the seed draws the first values",
     )
     checkpoint_rounds: Annotated[
-        int, EffectiveWhen(lambda r: not r.run.privacy.is_on, "run.privacy writes a checkpoint before each round")
+        int,
+        EffectiveWhen(
+            lambda r: not r.run.privacy.is_on,
+            "run.privacy writes a checkpoint before each round",
+            stated="run.privacy is set, which writes a checkpoint before each round",
+        ),
     ] = Field(1, ge=0, description="rounds between checkpoints; 0: one checkpoint at the end")
     diverged_restores: int = Field(
         0,

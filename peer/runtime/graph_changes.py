@@ -27,7 +27,7 @@ from peer.identity.certificates import Certificate
 from peer.identity.files import read_file
 from peer.identity.signing import require_signature
 from peer.runtime.assembly import LocalSettings
-from peer.runtime.process import logged, opened, require_allowed, run_to_end, transport_security
+from peer.runtime.process import logged, opened, opened_aside, require_allowed, run_to_end, transport_security
 from peer.runtime.results import exit_code_of
 from peer.runtime.schedule import Schedule
 from peer.runtime.signals import Signals
@@ -171,7 +171,7 @@ class Revisions:
     async def ready_aside(self) -> AsyncioWorld:
         """Return the peer, ready to run, opened on another thread; see `open`."""
         async with self._opening:
-            return await asyncio.to_thread(self.open)
+            return await opened_aside(self.open)
 
     async def run(self, world: AsyncioWorld) -> str:
         """Run an opened peer and return how it ended: ``changed`` if it is to be opened again, with another file.

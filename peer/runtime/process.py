@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -114,6 +115,29 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
     return world
 
 
+async def opened_aside(open_it: Callable[[], AsyncioWorld]) -> AsyncioWorld:
+    """Return a peer that is opened on another thread; where the caller is cancelled, its state directory is free again.
+
+    Raises:
+        PeerError: the peer cannot start.
+    """
+    made, cancelled = list[AsyncioWorld](), threading.Event()
+
+    def made_ready() -> AsyncioWorld:
+        made.append(open_it())
+        if cancelled.is_set():  # the thread has gone on
+            made[0].parts.lock.release()
+        return made[0]
+
+    try:
+        return await asyncio.to_thread(made_ready)
+    except asyncio.CancelledError:
+        cancelled.set()
+        for world in made:
+            world.parts.lock.release()
+        raise
+
+
 async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | None = None) -> str:
     """Run one peer to its end and write its results; return a `peer.core.effects.Status`. A ``changed`` one writes none.
 
@@ -125,11 +149,14 @@ async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | 
     parts, began = world.parts, time.monotonic()
     try:
         with measured(world), alerted(world):
-            status = await _until_left(world, on_listening)
-            if status == "changed":
-                return status
-            _write(parts, status, began)
-            world.tell("exit", {"outcome": status, "exit_code": exit_code_of(status)})
+            status, cancelled = await _until_left(world, on_listening)
+            if status != "changed":
+                _write(parts, status, began)
+                world.tell("exit", {"outcome": status, "exit_code": exit_code_of(status)})
+        if cancelled is not None:
+            raise cancelled
+        if status == "changed":
+            return status
         if is_completed(parts.state_dir):
             world.partials.clear()
         _tell_state(parts.settings, status)
@@ -171,15 +198,16 @@ def _tell_state(settings: LocalSettings, state: str) -> None:
         settings.metrics.set_state(state)
 
 
-async def _until_left(world: AsyncioWorld, on_listening: Callable[[int], None] | None) -> str:
-    """Run a world; where the caller is cancelled, leave first."""
+async def _until_left(
+    world: AsyncioWorld, on_listening: Callable[[int], None] | None
+) -> tuple[str, asyncio.CancelledError | None]:
+    """Run a world, and return how it ended; where the caller is cancelled, leave first, and return that, too."""
     running = asyncio.ensure_future(world.run(on_listening))
     try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
+        return await asyncio.shield(running), None
+    except asyncio.CancelledError as cancelled:
         world.leave()
-        await running
-        raise
+        return await running, cancelled
 
 
 def _write(parts: Assembled, status: str, began: float) -> None:

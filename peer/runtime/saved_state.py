@@ -128,6 +128,12 @@ def _anew() -> str:
     )
 
 
+def _of_another_run(state_dir: StateDir, difference: str) -> CheckpointCorrupt:
+    return CheckpointCorrupt(
+        f"state directory {state_dir.root}: expected the state of this run, got another: {difference} (docs/trouble.md#other-run)"
+    )
+
+
 def _usable(
     state_dir: StateDir, checkpoints: CheckpointStore, run: Origin, algorithm: Algorithm, schema: Schema
 ) -> Checkpoint | None:
@@ -135,14 +141,10 @@ def _usable(
     if checkpoints.is_empty:  # nothing was learned, so nothing can be lost
         return None
     if others := run.differences():
-        raise CheckpointCorrupt(
-            f"state directory {state_dir.root}: expected the state of this run, got another: {listed(others)}"
-        )
+        raise _of_another_run(state_dir, listed(others))
     saved = checkpoints.load_latest()
     if saved is None and checkpoints.foreign:
-        raise CheckpointCorrupt(
-            f"state directory {state_dir.root}: expected the state of this run, got another: {checkpoints.foreign[0]}"
-        )
+        raise _of_another_run(state_dir, str(checkpoints.foreign[0]))
     if checkpoints.rejected and algorithm.manifest.privacy.is_on:  # an older one says less than was spent
         path, reason = checkpoints.rejected[0]
         raise CheckpointCorrupt(

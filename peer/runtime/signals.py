@@ -9,6 +9,7 @@ import logging
 import select
 import signal
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 log = logging.getLogger("peer")
+COMPUTE = "compute"  # begin of the names of threads in code of a task
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _HANGUP: int | None = getattr(signal, "SIGHUP", None)  # Windows has none
 
@@ -103,6 +105,11 @@ class Signals:
                 select.select([receiver], [], [])
                 receiver.recv(4096)
                 self._answer()
+
+
+def work_goes_on() -> bool:
+    """Return whether code of a task runs that was not waited for: it may keep the process from its end for ever."""
+    return any(thread.name.startswith(COMPUTE) for thread in threading.enumerate())
 
 
 def _not_followed() -> None:

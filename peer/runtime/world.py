@@ -35,6 +35,7 @@ from peer.core.checkpoint import Checkpoint
 from peer.core.counters import COUNTING
 from peer.core.encoding import MASKED
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
+from peer.core.stages import Stage
 from peer.runtime.about import about
 from peer.runtime.assembly import Assembled
 from peer.runtime.auditing import Auditing
@@ -43,6 +44,7 @@ from peer.runtime.partials import PartialCheckpoints
 from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields, write_best, write_sent
+from peer.runtime.signals import COMPUTE
 from peer.store.forks import close_connections_in_children
 from peer.store.history import HistoryWriter
 from peer.store.records import ProcessStatus
@@ -105,7 +107,8 @@ class AsyncioWorld:
             safe_round=self.host.state.disk.saved_round,
             on_resume=self.progress.resumed,
         )
-        self._compute = ThreadPoolExecutor(1, "compute")
+        self._hurry = asyncio.Event()
+        self._compute = ThreadPoolExecutor(1, COMPUTE)
         self._fold = ThreadPoolExecutor(1, "fold")
         self._disk = ThreadPoolExecutor(1, "disk")
         # A hop to the fold thread and back takes longer than to fold a small model, or to take a view of one.
@@ -190,7 +193,7 @@ class AsyncioWorld:
         """Leave; the second time, stop at once."""
         if self._stop_training:
             log.warning("asked to stop while leaving: stopping at once")
-            self.stop("left")
+            self.stop_at_once()
             return
         log.info("asked to stop: telling the neighbors and writing a checkpoint; a second signal stops at once")
         self.leave()
@@ -200,6 +203,13 @@ class AsyncioWorld:
         self._stop_training = True
         if self._stopped is not None:  # else `run`, which has not begun, leaves at its start
             self.post(ev.LeaveRequested())
+
+    def stop_at_once(self) -> None:
+        """Tell the neighbors, and end without a checkpoint; the work under way is not waited for."""
+        if self.began and not self.host.closed and self.host.engine.stage is not Stage.STOPPED:
+            self.host.say_goodbye()
+        self._hurry.set()
+        self.stop("left")
 
     def change(self, from_round: int, *, removed: bool) -> None:
         """Stop between two rounds for another graph file; `run` then returns ``changed``, or ``removed`` of a former peer."""
@@ -225,11 +235,24 @@ class AsyncioWorld:
         for task in self._tasks:
             task.cancel()
         await _ended("a connection to a neighbor", self._edges.close())
-        for pool in (self._compute, self._fold, self._disk):
-            pool.shutdown(wait=True, cancel_futures=True)
-        self.host.workspace.delivered.drop()
-        self.history.close()
-        self.audit.close()
+        try:
+            await self._work_ended()
+        finally:
+            for pool in (self._fold, self._disk):
+                pool.shutdown(wait=True, cancel_futures=True)
+            self.host.workspace.delivered.drop()
+            self.history.close()
+            self.audit.close()
+
+    async def _work_ended(self) -> None:
+        """Wait for the work under way; not at a second request to stop, since code of the task may never return."""
+        last = self._compute.submit(int)  # begins when the work has ended
+        hurried = asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait((asyncio.wrap_future(last), hurried), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurried.cancel()
+            self._compute.shutdown(wait=last.done(), cancel_futures=True)
 
     # ---- events and tasks -----------------------------------------------------------------------------------------------
 
@@ -472,8 +495,9 @@ class AsyncioWorld:
     async def _working(self, effect: do.Work) -> None:
         try:
             done = await self._on(self._compute, _worked, self, effect)
-        except DivergedError:
-            self.partials.clear()  # else a next start would find the same model
+        except Exception as error:  # of the task, above all
+            if isinstance(error, DivergedError):
+                self.partials.clear()  # else a next start would find the same model
             self.host.say_goodbye()
             raise
         self.post(done)

@@ -376,7 +376,7 @@ class RefusedLine(Line, total=False):
 
     kind: Required[Literal["refused"]]
     neighbor: Annotated[PeerId | None, Entry("null for a caller that is not a neighbor")]
-    code: Annotated[Required[Word], Entry("of the table in proto/WIRE.md")]
+    code: Annotated[Required[Word], Entry("of the table in docs/refusals-and-events.md")]
     reason: Annotated[str | None, Entry("a sentence")]
 
 

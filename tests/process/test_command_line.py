@@ -92,7 +92,7 @@ def test_first_own_graph_runs_and_answers_peer_status(first_graph: Path) -> None
     for i, line in enumerate(lines[2:]):
         assert line.split()[0] == str(i) and " 1/1 " in line
     refused = peer("status", load_graph(first_graph / "graph.json").node(0).address, code=40)
-    assert "no answer in plaintext" in refused and "peer status graph.json" in refused
+    assert "no answer in plaintext" in refused and "peer status graph.json (docs/trouble.md#no-answer)" in refused
     unpinned = replace(load_graph(first_graph / "graph.json"), observers=())
     nodes = tuple(replace(node, certificates=(), pins=()) for node in unpinned.nodes)
     save_graph(replace(unpinned, nodes=nodes), first_graph / "unpinned.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -12,9 +13,10 @@ from pathlib import Path
 import pytest
 from tools import invariants
 from tools.beds import Bed
-from tools.running import PATIENCE_S, behind_nat
+from tools.histories import lines_of
+from tools.running import PATIENCE_S, behind_nat, on_loopback, running_peer, until
 
-from coordinator_free_bootstrap import make_graph, parse_manifest
+from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.core import events as ev
 from peer.core.stages import Stage
 from peer.runtime.assembly import LocalSettings, assemble
@@ -167,6 +169,58 @@ def test_second_signal_stops_a_peer_whose_work_does_not_end(tmp_path: Path, sign
 
     assert asyncio.run(run()) == "left"
     parts.lock.release()
+
+
+HANGS = """
+import threading
+from pathlib import Path
+
+import torch
+
+import peer
+
+
+class Hangs(peer.Task):
+    kind = "regression"
+
+    def make_model(self):
+        return torch.nn.Linear(1, 1)
+
+    def load_data(self, peer_id):
+        return torch.ones(4, 1)
+
+    def count(self, data):
+        return len(data)
+
+    def evaluate(self, model, data):
+        return {"mse": 1.0}
+
+    def train(self, model, data, budget):
+        if budget.round:
+            Path(__file__).with_name("hangs").touch()
+            threading.Event().wait()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model(data).mean().backward()
+        optimizer.step()
+
+
+task = Hangs()
+"""
+
+
+def test_second_signal_ends_a_process_whose_task_never_returns(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(HANGS)
+    run = {"task": f"{tmp_path / 'own.py'}:task", "algorithm": "local", "start": {"deadline_s": 0.1}}
+    save_graph(on_loopback(make_graph("line", 2, manifest=parse_manifest(run, "test"))), tmp_path / "graph.json")
+    with running_peer(0, tmp_path, "--insecure") as process:
+        log = tmp_path / "0.log"
+        until((tmp_path / "hangs").exists, "the task hangs")
+        process.terminate()
+        until(lambda: "asked to stop: telling" in log.read_text(), "the first signal is answered")
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0, log.read_text()
+    assert lines_of(tmp_path / "peer-0" / "history.jsonl", "leave")
+    assert json.loads((tmp_path / "peer-0" / "summary.json").read_text())["status"] == "left"
 
 
 def test_testbed_resumes_after_all_peers_were_killed(bed: Make) -> None:

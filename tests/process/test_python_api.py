@@ -210,6 +210,7 @@ def test_a_cancelled_peer_leaves_and_resumes(tmp_path: Path) -> None:
 
     asyncio.run(cancelled(1))
     assert len(lines_of(place / "history.jsonl", "leave")) == 1
+    assert json.loads((place / "summary.json").read_text())["status"] == "left"
     asyncio.run(cancelled(len(lines_of(place / "history.jsonl", "round")) + 1))
     starts = [line["resumed_from"] for line in lines_of(place / "history.jsonl", "start")]
     assert starts[0] is None and starts[1] >= 1 and len(lines_of(place / "history.jsonl", "leave")) == 2

@@ -43,6 +43,7 @@ def test_diverged_peers_end_with_their_exit_code_and_leave_no_model(tmp_path: Pa
     for code, errors in [ended(p) for p in [start(tmp_path, i, graph) for i in graph.ids]]:
         assert code == DivergedError.exit_code == 50
         assert "diverged in round 0: the model of slot" in errors and "lower run.learning_rate (1e+30)" in errors
+        assert "(docs/trouble.md#diverged)" in errors
     for peer_id in graph.ids:
         folder = tmp_path / f"peer-{peer_id}"
         summary = json.loads((folder / "summary.json").read_text(), parse_constant=pytest.fail)
@@ -110,13 +111,19 @@ def test_peers_of_different_manifests_both_end_with_a_configuration_error(tmp_pa
     for code, errors in map(ended, peers):
         assert code == ConfigError.exit_code, errors
         assert "refused by all neighbors" in errors and "run.rounds" in errors and "4" in errors and "5" in errors
+        assert "(docs/trouble.md#refused-by-all)" in errors
 
 
 def test_peer_that_trained_alone_says_so_everywhere_and_ends_with_its_own_exit_code(tmp_path: Path) -> None:
     code, errors = ended(start(tmp_path, 0, graph_of(free_ports(2), start={"deadline_s": 0.1})))
     assert code == AloneError.exit_code == 51
-    assert "round 0 was without any neighbor: training alone (peer 1 unknown)" in errors
-    assert "trained alone: 4 of 4 rounds were without any neighbor" in errors
+    assert (
+        "round 0 was without any neighbor: training alone (peer 1 unknown) (docs/trouble.md#training-alone)" in errors
+    )
+    assert (
+        "trained alone: 4 of 4 rounds were without any neighbor (peer 1 unknown) (docs/trouble.md#training-alone)"
+        in errors
+    )
     assert "peer 1 took part in 0 of 4 rounds of this peer" in errors
     summary = json.loads((tmp_path / "peer-0" / "summary.json").read_text())
     assert (summary["status"], summary["exit_code"], summary["totals"]["rounds_alone"]) == ("alone", 51, 4)

@@ -71,7 +71,7 @@ def test_runs_at_once_give_the_same_results(tmp_path: Path, file: Path) -> None:
 def test_a_killed_process_costs_its_own_run(tmp_path: Path, file: Path) -> None:
     out, log = tmp_path / "out", tmp_path / "log"
     words: list[object] = ["experiment", "run", file, "--seeds", "1", "--jobs", "2", "--out", out]
-    with running_command(*words, "--set", "run.rounds=400", log=log) as command:
+    with running_command(*words, "--set", "run.rounds=60", log=log) as command:
         until(lambda: len(children(command.pid)) == 2, "both runs have a process", logs=[log])
         os.kill(children(command.pid)[0], signal.SIGKILL)
         until(lambda: command.poll() is not None, "the command ends", logs=[log])
@@ -79,7 +79,7 @@ def test_a_killed_process_costs_its_own_run(tmp_path: Path, file: Path) -> None:
         assert command.returncode == 1, said
         assert "its process ended by signal SIGKILL. With too little memory, lower --jobs." in said
         assert len(results(out)) == 1, said
-    done = executed(*words, "--set", "run.rounds=400")
+    done = executed(*words, "--set", "run.rounds=60")
     assert done.returncode == 0, done.stderr
     assert "1 of 2 results done already" in done.stderr
     assert len(results(out)) == 2

@@ -1,6 +1,6 @@
 """Goal: the scripts of examples/scripts train in a federation with few changed lines, and a kill in mid-round changes no bit.
 
-Method: four real processes on files that examples/make_files.py makes, once undisturbed, once with a kill -9 while the workers of
+Method: two real processes on files that examples/make_files.py makes, once undisturbed, once with a kill -9 while the workers of
 a loader run and a restart at once. The processes are forked from one that has imported the libraries.
 """
 
@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from tools.beds import Bed, same_models
-from tools.running import until
-from tools.warm_parent import WarmParent
+from tools.running import PATIENCE_S
+from tools.warm_parent import Forked, WarmParent
 
 import peer
 from peer.bed.testbed.ports import on_free_ports
@@ -37,7 +37,7 @@ NEEDED = {
     "with_monai": ("monai",),
 }
 LINES = 5  # that may change in a script
-SITES, VICTIM, ROUNDS = 4, 1, 3
+SITES, VICTIM, ROUNDS = 2, 1, 3
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # the fixture imports four large libraries
 
 
@@ -94,38 +94,29 @@ def test_few_lines_of_a_script_change_and_the_page_says_how_many(name: str) -> N
 
 
 class Scripts:
-    """A script that joins, as a program of each of four sites."""
+    """A script that joins, as a program of each site."""
 
     def __init__(self, parent: WarmParent, path: Path, home: Path) -> None:
         self._parent, self.path, self.home = parent, path, home
-        self._pids: dict[int, int] = {}
+        self._sites: dict[int, Forked] = {}
         run = {"algorithm": "dfedavg", "rounds": ROUNDS, "timeouts": {"suspicion_s": 60.0}}
-        graph = peer.Graph.of(on_free_ports(peer.Graph.make("ring", peers=SITES, run=run)))
+        graph = peer.Graph.of(on_free_ports(peer.Graph.make("line", peers=SITES, run=run)))
         home.mkdir()
         graph.save(home / "graph.json")
 
     def start(self, site: int, kill_at_step: int = 0) -> None:
-        log = str(self.home / f"{site}.log")
-        found = self._parent.ask(
-            do="script",
-            path=str(self.path),
-            arguments=[str(site)],
-            cwd=str(self.home),
-            environment=environment(self.home),
+        self._sites[site] = Forked(
+            site,
+            script=self.path,
             kill_at_step=kill_at_step,
-            out=log,
-            err=log,
+            parent=self._parent,
+            cwd=self.home,
+            log=self.home / f"{site}.log",
+            environment=environment(self.home),
         )
-        self._pids[site] = found["pid"]
 
     def ended(self, site: int) -> int:
-        def code() -> tuple[int] | None:
-            found = self._parent.ask(do="wait", pid=self._pids[site])["code"]
-            return None if found is None else (found,)
-
-        (found,) = until(code, f"the end of site {site}", logs=[self.home / f"{s}.log" for s in range(SITES)])
-        del self._pids[site]
-        return found
+        return self._sites[site].wait(PATIENCE_S)
 
     def log(self, site: int) -> str:
         return (self.home / f"{site}.log").read_text()
@@ -136,8 +127,8 @@ class Scripts:
         ]
 
     def kill(self) -> None:
-        for pid in self._pids.values():
-            os.kill(pid, signal.SIGKILL)
+        for site in self._sites.values():
+            site.kill()
 
 
 @pytest.mark.parametrize("name", [needed("plain"), needed("with_monai")])
@@ -175,7 +166,7 @@ def test_a_script_as_a_task_ends_with_the_same_bits_after_a_kill(
     found = []
     run = {"task": f"{files / 'scripts' / name}.py:task", "algorithm": "dfedavg", "rounds": ROUNDS, "local_epochs": 1}
     for which, failpoints in (("undisturbed", {}), ("killed", {VICTIM: "train.step=kill@6"})):
-        with Bed(parent, tmp_path / which, failpoints=failpoints, **run) as bed:
+        with Bed(parent, tmp_path / which, peers=SITES, kind="line", failpoints=failpoints, **run) as bed:
             if failpoints:
                 assert bed.until_ended(VICTIM) == -signal.SIGKILL and bed.fired(VICTIM) == 1
                 bed.arm(VICTIM, "")

@@ -142,4 +142,4 @@ def test_a_port_in_use_names_the_process_that_has_it(place: Path) -> None:
         f"--listen: expected a free port of this machine, got 127.0.0.1:{port}: the address is in use by process"
         in said
     )
-    assert "GRPC" not in said and "Traceback" not in said
+    assert "(docs/trouble.md#port-in-use)" in said and "GRPC" not in said and "Traceback" not in said

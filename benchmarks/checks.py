@@ -34,7 +34,7 @@ CHECKS = {
     "tests": "make test",
     "slow-tests": "make test-slow",
     "browser": "make test-browser",
-    "demo": "make demo",
+    "newcomer": "make newcomer",
     "wheel": "make wheel",
     "containers": "make test-compose",
     "total": ".ci/run",
@@ -91,6 +91,10 @@ def main() -> None:
     cells = [[figure[column] for column in COLUMNS] for figure in ordered]
     source = ".ci/run --save" if times else None
     record(NAME, "Time of each check", COLUMNS, cells, save=given.save, source=source)
+    if "newcomer" in {*times, *given.names}:
+        pages = json.loads((ROOT / "out" / "newcomer.json").read_text(encoding="utf-8"))
+        parts = [(name, f"{seconds:.0f}") for name, seconds in pages.items()]
+        record("newcomer", "First minutes on a new machine", ("part", "seconds"), parts, save=given.save, source=source)
 
 
 if __name__ == "__main__":

@@ -50,10 +50,13 @@ def warm_parent() -> WarmParent:
 
 
 class Forked:
-    """A command `peer` that runs, with the methods of `subprocess.Popen`.
+    """A command `peer`, or a script, that runs, with the methods of `subprocess.Popen`.
 
     Args:
-        words: what follows `peer` on the command line.
+        words: what follows `peer`, or the script, on the command line.
+        script: the file of a script; default: the command `peer`.
+        kill_at_step: of the script's optimizer, at which it is killed; 0: never.
+        parent: the process that forks it; default: that of this session.
         cwd: the folder in which it runs; default: that of the tests.
         log: the file of both outputs; default: `communicate` returns them.
         environment: variables beside those of the tests.
@@ -64,21 +67,26 @@ class Forked:
     def __init__(
         self,
         *words: object,
+        script: Path | None = None,
+        kill_at_step: int = 0,
+        parent: WarmParent | None = None,
         cwd: Path | None = None,
         log: Path | None = None,
         environment: dict[str, str] | None = None,
         namespace: str = "",
         goodbye_s: float | None = None,
     ) -> None:
-        self.args = ["peer", *map(str, words)]
+        self.args = [str(script or "peer"), *map(str, words)]
         self.returncode: int | None = None
         self._outputs = None if log else Path(tempfile.mkdtemp(prefix="outputs-"))
         self.out, self.err = (log, log) if log else (self._outputs / "out", self._outputs / "err")
         for path in {self.out, self.err}:
             path.write_bytes(b"")
-        self._parent = warm_parent()
+        self._parent = parent or warm_parent()
         self.pid = self._parent.ask(
-            do="command",
+            do="script" if script else "command",
+            path=self.args[0],
+            kill_at_step=kill_at_step,
             arguments=self.args[1:],
             cwd=os.fspath(cwd or Path.cwd()),
             environment=os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {}),

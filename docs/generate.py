@@ -4,7 +4,6 @@ A generated table stands between a line that names its source and a line ``<!-- 
 
 - ``<!-- code: NAME -->``: a function of `TABLES`;
 - ``<!-- table: NAME -->``: the figures in ``benchmarks/results/NAME.json``;
-- ``<!-- options: NAME -->``: the options of an algorithm, or the keys of a section of the manifest, such as ``run.final``;
 - ``<!-- paper: FOLDER/NAME -->``: the totals in ``papers/FOLDER/results/NAME.json``, or what `PAPER_ROWS` takes from there.
 """
 
@@ -38,6 +37,7 @@ from peer.lab.table import ResultTable
 from peer.lab.table_files import read_tables
 from peer.observe.metrics import PeerMetrics
 from peer.ops.alerts import EVENTS
+from peer.runtime.local_options import IN_FILE, LocalOptions
 from peer.runtime.policy import Policy
 from peer.store.audit import AUDIT_KINDS
 from peer.store.records import KINDS, STATES, AlgorithmFields, Line, Summary, fields_of
@@ -49,11 +49,13 @@ PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
-    ROOT / "proto" / "WIRE.md",
 )
-GENERATED = re.compile(r"^(<!-- (code|options|table|paper): (\S+) -->\n).*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
-MARKS = re.compile(r"^<!-- (?:(?:code|options|table|paper): .*|end) -->$", re.MULTILINE)
+GENERATED = re.compile(r"^(<!-- (code|table|paper): (\S+) -->\n).*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
+MARKS = re.compile(r"^<!-- (?:(?:code|table|paper): .*|end) -->$", re.MULTILINE)
 MANIFEST_KEY = re.compile(r"\b(limits|timeouts|screening)\.\w+")
+COMMAND = re.compile(r"\bpeer (?:--version|doctor)\b")
+OPTION = re.compile(r"\brun\.options\.(\w+)")
+KEY = re.compile(r"\brun\.\w+(?:\.\w+)?")
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -129,7 +131,8 @@ def statuses() -> str:
 def refusals() -> str:
     """Return the codes of refusals: what each one refuses, which messages, and what to do."""
     rows = ((f"`{code}`", code.cause, code.answers, code.remedy) for code in RefusalCode)
-    return MANIFEST_KEY.sub(r"`\g<0>`", table(("code", "cause", "in answer to", "what to do"), rows))
+    shown = MANIFEST_KEY.sub(r"`run.\g<0>`", table(("code", "cause", "in answer to", "what to do"), rows))
+    return COMMAND.sub(r"`\g<0>`", shown)
 
 
 def reasons() -> str:
@@ -167,16 +170,53 @@ def exit_codes() -> str:
 
 
 def manifest_keys() -> str:
-    """Return every key of the manifest: default, bounds, meaning."""
+    """Return every key of the manifest: default, bounds, and what it does."""
     rows = []
     for name, field in Manifest.model_fields.items():
         section = field.annotation
         nested = section.model_fields if isinstance(section, type) and issubclass(section, BaseModel) else {}
-        fields = {f"{name}.{leaf}": inner for leaf, inner in nested.items()} or {name: field}
-        for key, each in fields.items():
-            cells = (shown_default(each), allowed(each), each.description or "")
-            rows.append((f"`run.{key}`", *(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells)))
+        fields = {f"run.{name}.{leaf}": inner for leaf, inner in nested.items()} or {f"run.{name}": field}
+        rows += [declaration(key, each) for key, each in fields.items()]
     return table(("key", "default", "allowed", "meaning"), rows)
+
+
+def algorithm_options() -> str:
+    """Return the options of every algorithm that has some, under a heading each."""
+    parts = []
+    own = {name: each for name, each in algorithms().items() if each.__module__.startswith("peer.")}  # no user's class
+    for name, algorithm in sorted(own.items()):
+        rows = [declaration(option, field) for option, field in declared_in(algorithm.Options).items()]
+        if rows:
+            parts.append(f"### {name}\n\n{table(('`run.options` key', 'default', 'allowed', 'meaning'), rows)}")
+    return "\n".join(parts)
+
+
+def file_options() -> str:
+    """Return the options of `peer run` that only its file of options has."""
+    declared = declared_in(LocalOptions)
+    return table(("option", "meaning"), ((f"`{name}`", declared[name].description or "") for name in IN_FILE))
+
+
+def declaration(name: str, field: FieldInfo) -> tuple[str, ...]:
+    """Return the cells of a key or option: name, default, bounds, meaning with what leaves it without effect."""
+    reasons = ", or if ".join(rule.stated for rule in rules_of(field))
+    why = "; no effect if " + KEY.sub(r"`\g<0>`", OPTION.sub(r"`\1`", reasons)) if reasons else ""
+    cells = (shown_default(field), allowed(field), (field.description or "") + why)
+    return f"`{name}`", *(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells)
+
+
+def shown_default(field: FieldInfo) -> str:
+    """Return the default of an option as JSON; "none" where the meaning says it."""
+    default = field.get_default(call_default_factory=True)
+    return "none" if default is None else f"`{json.dumps(default).strip(chr(34))}`"
+
+
+def allowed(field: FieldInfo) -> str:
+    """Return the values that an option allows: choices, or bounds."""
+    choices = [
+        choice for each in members_of(field.annotation) if get_origin(each) is Literal for choice in get_args(each)
+    ]
+    return ", ".join(f"`{choice}`" for choice in choices) or str(bounds_of(field))
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -201,46 +241,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
     "keys": manifest_keys,
+    "options": algorithm_options,
+    "file-options": file_options,
 }
-
-
-# ---- tables of options --------------------------------------------------------------------------------------------------
-
-OPTION = re.compile(r"\brun\.options\.(\w+)")
-KEY = re.compile(r"\brun\.\w+(?:\.\w+)?")
-
-
-def of_options(name: str) -> str:
-    """Return the options of an algorithm, or the keys of a section of the manifest: name, default, bounds, meaning, effect."""
-    is_section = name.startswith("run.")
-    section = Manifest.model_fields[name.removeprefix("run.")].annotation if is_section else None
-    declared = declared_in(section or algorithms()[name].Options)
-    rows = []
-    for option, field in declared.items():
-        why = "; ".join(rule.stated for rule in rules_of(field))
-        cells = (
-            shown_default(field),
-            allowed(field),
-            field.description or "",
-            KEY.sub(r"`\g<0>`", OPTION.sub(r"`\1`", why)),
-        )
-        rows.append((f"`{option}`", *(cell.replace("|", "\\|") for cell in cells)))
-    key = f"`{name if is_section else 'run.options'}` key"
-    return table((key, "default", "allowed", "meaning", "no effect if"), rows)
-
-
-def shown_default(field: FieldInfo) -> str:
-    """Return the default of an option as JSON; "none" where the meaning says it."""
-    default = field.get_default(call_default_factory=True)
-    return "none" if default is None else f"`{json.dumps(default).strip(chr(34))}`"
-
-
-def allowed(field: FieldInfo) -> str:
-    """Return the values that an option allows: choices, or bounds."""
-    choices = [
-        choice for each in members_of(field.annotation) if get_origin(each) is Literal for choice in get_args(each)
-    ]
-    return ", ".join(f"`{choice}`" for choice in choices) or str(bounds_of(field))
 
 
 # ---- tables of papers ---------------------------------------------------------------------------------------------------
@@ -297,15 +300,14 @@ def generated(page: str) -> str:
     """
     if len(MARKS.findall(page)) != 2 * len(GENERATED.findall(page)):
         raise ValueError(
-            "expected a line <!-- end --> after each <!-- code: NAME -->, <!-- options: NAME -->, <!-- table: NAME --> and "
-            "<!-- paper: NAME -->"
+            "expected a line <!-- end --> after each <!-- code: NAME -->, <!-- table: NAME --> and <!-- paper: NAME -->"
         )
     return GENERATED.sub(_block, page)
 
 
 def _block(found: re.Match[str]) -> str:
     head, kind, name = found.groups()
-    sources = {"code": lambda name: TABLES[name](), "options": of_options, "paper": of_paper, "table": rendered}
+    sources = {"code": lambda name: TABLES[name](), "paper": of_paper, "table": rendered}
     text = sources[kind](name)
     return f"{head}\n{text}\n<!-- end -->"
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from tools.pages import SPAN, code_blocks, prose, spans, write_files
 from tools.verbs_of import verbs_of
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -26,21 +26,14 @@ PAGES += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "papers").rglob
 PROGRAM = get_command(app)
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
-FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-INDENTED = re.compile(r"(?:^(?: {4,}.*)?\n)+", re.MULTILINE)
-INLINE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
 KEY = re.compile(r"(?<![\w./-])run(?:\.[a-z_]+)+")
-
-
-def prose(text: str) -> str:
-    return INDENTED.sub("\n", FENCED.sub("", text))
 
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
     found: set[str] = set()
-    for heading in re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE):
+    for heading in re.findall(r"^#+ (.+)$", prose(page.read_text()), re.MULTILINE):
         name = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-")
         repeat = sum(1 for anchor in found if re.fullmatch(rf"{re.escape(name)}(-\d+)?", anchor))
         found.add(f"{name}-{repeat}" if repeat else name)
@@ -48,17 +41,16 @@ def anchors(page: Path) -> set[str]:
 
 
 def links(page: Path) -> list[str]:
-    found = (match[1] or match[2] for match in LINK.finditer(INLINE.sub("", prose(page.read_text()))))
+    found = (match[1] or match[2] for match in LINK.finditer(SPAN.sub("", prose(page.read_text()))))
     return [link for link in found if "://" not in link]
 
 
 def commands(page: Path) -> list[str]:
     """Return every command line of `peer` that a page shows, in blocks and in running text."""
     text = page.read_text()
-    blocks = "\n".join(FENCED.findall(text) + INDENTED.findall(FENCED.sub("", text))).replace("\\\n", " ")
-    shown = [part.strip() for line in blocks.splitlines() for part in line.split(" #")[0].split("&&")]
-    shown += [" ".join(span.split()) for span in INLINE.findall(prose(text))]
-    return [line for line in shown if re.match(r"peer( -|  *[a-z])", line)]
+    lines = [line.replace("\\\n", " ") for block in code_blocks(text) for _, line in block.commands()]
+    shown = [part.strip() for line in lines for part in line.split(" #")[0].split("&&")]
+    return [line for line in shown + spans(text) if re.match(r"peer( -|  *[a-z])", line)]
 
 
 def complaint(line: str) -> str | None:
@@ -133,17 +125,8 @@ def test_a_wrong_command_is_found() -> None:
 def weather(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the programs of docs/your-own-task.md, data for its task, a run of it, and exported models."""
     folder = tmp_path_factory.mktemp("weather")
-    for block in re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "your-own-task.md").read_text(), re.M | re.S):
-        name = re.match(r"# (\w+\.py)\n", block)
-        assert name is not None
-        (folder / name[1]).write_text(block)
-    draw = np.random.default_rng(0)
-    for station in range(3):
-        weather = draw.integers(0, 3, 200)
-        readings = 1000.0 + 50.0 * draw.normal(size=(200, 8))
-        readings[:, 0] += 100.0 * weather
-        np.savez(folder / f"station-{station}.npz", readings=readings, weather=weather)
-    np.save(folder / "samples.npy", readings[:50])
+    write_files(ROOT / "docs" / "your-own-task.md", folder)
+    executed(folder, "make_stations.py")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         graph = peer.Graph.make("ring", peers=3, run={"rounds": 6, "algorithm": "dfedavg"})

@@ -1,6 +1,7 @@
 """The generated tables in docs are those of the code and of `benchmarks/results`; `make tables` writes them."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,12 @@ def test_each_table_stands_in_one_page_and_is_not_empty():
     found = [match for page in generate.PAGES for match in generate.GENERATED.finditer(page.read_text())]
     assert sorted(match[3] for match in found if match[2] == "code") == sorted(generate.TABLES)
     assert all(make().count("\n") > 2 for make in generate.TABLES.values())
+
+
+def test_each_rule_of_a_key_or_option_is_stated_in_its_row():
+    cells = [cell for make in (generate.manifest_keys, generate.algorithm_options) for cell in make().split(" | ")]
+    assert sum("no effect if" in cell for cell in cells) > 50
+    assert [cell for cell in cells if re.search(r"no effect if *(,|$)|or if *(,|$)", cell)] == []
 
 
 def test_a_table_that_differs_is_written_anew_and_the_text_around_it_stays():

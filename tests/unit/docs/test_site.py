@@ -20,9 +20,21 @@ def test_the_index_names_every_page():
 
 @pytest.mark.parametrize("page", [*sorted(DOCS.glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name)
 def test_a_page_begins_with_its_title_and_text(page):
-    """For whom it is, and what one can do after it, stands before the first section, table or block."""
     lines = page.read_text().splitlines()
     assert lines[0].startswith("# ") and lines[1] == "" and re.match(r"[A-Z*`!\[]", lines[2]), lines[:3]
+
+
+@pytest.mark.parametrize("page", sorted({*DOCS.glob("*.md")} - {DOCS / "index.md"}), ids=lambda page: page.name)
+def test_a_page_says_first_for_whom_it_is_and_what_one_has_afterwards(page):
+    first = " ".join(page.read_text().split("\n\n")[1].split())
+    assert re.match(r"For [^.]+\. Afterwards ", first), first[:200]
+
+
+def test_the_packages_of_the_reference_are_there_and_the_ground_comes_first():
+    reference = (DOCS / "index.md").read_text().partition("\n## Reference\n")[2]
+    named = re.findall(r"`([\w.]+)`", reference)
+    assert named[0] == "coordinator_free_bootstrap" and named[-1] == "peer"
+    assert [name for name in named if not (ROOT / name.replace(".", "/") / "__init__.py").is_file()] == []
 
 
 def test_the_readme_is_short():

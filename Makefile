@@ -15,7 +15,7 @@ SEEDS ?= 50000
 PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: dev demo test test-slow test-all lint types stubs tables docs man lock simulate wheel test-compose test-browser size clean
+.PHONY: dev demo newcomer test test-slow test-all lint types stubs tables docs man lock simulate wheel test-compose test-browser size clean
 
 # The environment for changing the project, in .venv: what runs, tests and linters need.
 dev: $(VENV)/.dev
@@ -23,6 +23,10 @@ dev: $(VENV)/.dev
 demo: $(VENV)/.all
 	$(BIN)/peer testbed --peers 8 --out $(OUT) --fresh --set run.options.warmup_rounds=8
 	@echo "The page of the run: $(BIN)/peer watch $(OUT). Pictures: $(OUT)/report/*.png. As JSON: $(BIN)/peer report $(OUT) --json"
+
+# README and the guides, followed in a clone of HEAD, in an empty environment. Prints the seconds to the first result, and of each page.
+newcomer:
+	PYTHON='$(PYTHON)' TORCH='$(TORCH)' $(PYTHON) tests/newcomer/follow.py
 
 # All layers but the slow ones. The end of the output lists the slowest ten tests, and what was skipped and why.
 test: $(VENV)/.test
@@ -71,8 +75,8 @@ docs: $(VENV)/.test
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
-# Source package and wheel in dist/, checked; the wheel installed into an empty environment outside the repository, and run there:
-# without extras, and with all. Prints the size of the environment.
+# Source package and wheel in dist/, checked; the wheel installed without extras into an empty environment outside the repository, and
+# run there. Prints the size of the environment.
 wheel:
 	PYTHON='$(PYTHON)' TORCH='$(TORCH)' .ci/wheel
 
@@ -97,7 +101,7 @@ $(VENV)/.all: WHAT = all
 $(VENV)/.test: WHAT = test all
 $(VENV)/.dev: WHAT = dev test all
 $(VENV)/.all $(VENV)/.test $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.torch
-	$(PIP) --editable .[all] $(addprefix --group ,$(filter-out all,$(firstword $(WHAT))))
+	PYTHONWARNINGS='ignore:Editable installation' $(PIP) --editable .[all] $(addprefix --group ,$(filter-out all,$(firstword $(WHAT))))
 	touch $(addprefix $(VENV)/.,$(WHAT))
 
 # Lines and tokens of each folder, and other counts; with the difference to BASE, a commit. Default: the last tag, or origin/main.

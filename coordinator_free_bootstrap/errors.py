@@ -105,7 +105,7 @@ class Refusal:
 
 _SAME_GRAPH = "Give all peers the same graph file."
 _SENDER = "Look at the sender: a peer of this release does not send this."
-_EXPLAINED = {  # cause, the messages that get it as an answer, remedy; `docs/generate.py` makes the table of proto/WIRE.md
+_EXPLAINED = {  # cause, the messages that get it as an answer, remedy; the table of docs/refusals-and-events.md
     RefusalCode.NOT_A_NEIGHBOR: (
         "the caller is no neighbor in the graph file, the tunnel is not in it, or an observer asks for more than the status",
         "any",

@@ -82,4 +82,6 @@ def named_packages() -> Iterator[None]:
 def missing(package: str, what: str = "") -> UsageError:
     """Return the error for a package that is not installed; ``what`` needs it, as in ``export to ONNX: ``."""
     wanted = f"'coordinator-free[{EXTRAS[package]}]'" if package in EXTRAS else package
-    return UsageError(f"{what}package {package} is not installed; install it: pip install {wanted}")
+    return UsageError(
+        f"{what}package {package} is not installed; install it: pip install {wanted} (docs/trouble.md#missing-package)"
+    )

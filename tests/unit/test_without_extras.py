@@ -70,7 +70,7 @@ def found(tmp_path_factory):
 def test_every_module_of_the_kernel_is_imported(found):
     assert found["said"].keys() <= METRICS
     for sentence in found["said"].values():
-        assert sentence.endswith("pip install 'coordinator-free[metrics]'")
+        assert sentence.endswith("pip install 'coordinator-free[metrics]' (docs/trouble.md#missing-package)")
 
 
 def test_every_verb_has_its_help_and_each_name_of_the_api_is_there(found):
@@ -110,4 +110,6 @@ def test_each_call_of_the_api_names_the_extra_that_it_needs(tmp_path):
     said = run(CALLS % {"out": tmp_path}, tmp_path)
     assert said.keys() == extras.keys()
     for name, extra in extras.items():
-        assert said[name].endswith(f"install it: pip install 'coordinator-free[{extra}]'"), said[name]
+        assert said[name].endswith(
+            f"install it: pip install 'coordinator-free[{extra}]' (docs/trouble.md#missing-package)"
+        ), said[name]

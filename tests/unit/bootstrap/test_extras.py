@@ -70,16 +70,17 @@ def test_all_is_a_list_of_other_extras():
 def test_a_missing_package_of_an_extra_is_one_sentence(name, sentence):
     error = ModuleNotFoundError(f"No module named {name!r}", name=name)
     found = missing_package(error)
-    assert (found and str(found)) == sentence
+    assert (found and str(found)) == (sentence and f"{sentence} (docs/trouble.md#missing-package)")
     with pytest.raises(UsageError if sentence else ModuleNotFoundError), named_packages():
         raise error
 
 
 def test_a_step_is_refused_before_it_begins(monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"^--export a: package pandas is not .*'coordinator-free\[tabular\]'$"):
+    row = r"\(docs/trouble\.md#missing-package\)$"
+    with pytest.raises(UsageError, match=rf"^--export a: package pandas is not .*'coordinator-free\[tabular\]' {row}"):
         require(("pandas", "pyarrow"), "--export a")
     with pytest.raises(
-        UsageError, match=r"^algorithm 'mine': package gurobi is not installed; .*: pip install gurobi$"
+        UsageError, match=rf"^algorithm 'mine': package gurobi is not installed; .*: pip install gurobi {row}"
     ):
         require(("gurobi",), "algorithm 'mine'")

@@ -1,5 +1,6 @@
 """Objects of installed packages by name: an entry point is one, or a dict of several; a wrong package is named."""
 
+from importlib import metadata
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -41,3 +42,16 @@ def test_an_entry_point_is_an_object_or_a_dict_of_them(names):
 def test_a_wrong_package_is_named(names, entries, words):
     with pytest.raises(ConfigError, match=words):
         names(**entries)
+
+
+def test_metadata_are_read_once_and_a_new_folder_of_packages_is_seen(monkeypatch, tmp_path):
+    read, scans = metadata.entry_points, []
+    monkeypatch.setattr(metadata, "entry_points", lambda: (scans.append(1), read())[1])
+    installed.installed("a.group")
+    scans.clear()
+    assert installed.installed("a.group") == installed.installed("b.group") == [] and not scans
+    (tmp_path / "late-1.dist-info").mkdir()
+    (tmp_path / "late-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1\n")
+    (tmp_path / "late-1.dist-info" / "entry_points.txt").write_text("[a.group]\nlate = a:b\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert [each.name for each in installed.installed("a.group")] == ["late"] and scans == [1]

@@ -55,7 +55,7 @@ def step(workspace: Workspace, travelling: Schema) -> None:
             raise DivergedError(
                 f"peer {workspace.peer_id} diverged in round {workspace.round_index}: the outer step of slot {slot} leads to a "
                 f"model that is not finite; lower run.outer.momentum ({workspace.manifest.outer.momentum:g}) or "
-                f"run.outer.learning_rate ({workspace.manifest.outer.learning_rate:g})"
+                f"run.outer.learning_rate ({workspace.manifest.outer.learning_rate:g}) (docs/trouble.md#diverged)"
             )
         workspace.models.replace(slot, part.joined(average, stepped))
         workspace.optimizers[f"{MEMORY}{slot}"] = momentum

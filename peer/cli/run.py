@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +19,7 @@ from peer.rings import part
 from peer.runtime.imports import importing
 from peer.runtime.local_options import IN_FILE, LocalOptions, complete_options, log_form, metrics_of
 from peer.runtime.options_file import options_in, written_in
-from peer.runtime.signals import Signals
+from peer.runtime.signals import Signals, work_goes_on
 from peer.runtime.slow_start import log_while
 
 ON_THE_LINE = tuple(name for name in fields_of(LocalOptions) if name not in IN_FILE)
@@ -62,6 +63,9 @@ def run(
     in_file = {} if options_file is None else options_in(options_file)
     with written_in(options_file, in_file.keys() - options.keys()):
         code = _run(peer_id, neighbors, {**in_file, **options}, signals, watch=watch_graph, owner=owner)
+    if work_goes_on():
+        logging.shutdown()
+        os._exit(code)
     raise typer.Exit(code)
 
 

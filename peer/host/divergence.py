@@ -103,7 +103,7 @@ class DivergenceGuard:
         return (
             f"peer {space.peer_id} diverged in round {work.round_index}: {name} is not finite after training{again}; it was "
             f"not sent; {rate}, or continue from the last checkpoint; run.diverged_restores lets a peer go back to its last "
-            "finite models by itself"
+            "finite models by itself (docs/trouble.md#diverged)"
         )
 
 

@@ -117,7 +117,10 @@ def read_file(path: Path, what: str) -> bytes:
     try:
         return content_of(path, FILE_BYTES_MAX)
     except FileNotFoundError:
-        fix = f"Make one with `peer keygen`, give its folder with {Option('certs')}, or give {Option('insecure')} for plaintext."
+        fix = (
+            f"Make one with `peer keygen`, give its folder with {Option('certs')}, or give {Option('insecure')} for plaintext. "
+            "(docs/trouble.md#no-key)"
+        )
         raise IdentityError(ConfigProblem(str(path), f"the {what}", "no file", fix)) from None
     except OSError as error:
         raise IdentityError(unreadable(str(path), error, "Check owner and mode of the file.", f"the {what}")) from error

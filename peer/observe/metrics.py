@@ -115,7 +115,7 @@ class PeerMetrics:
         )
         self._completed = counter("peer_rounds_completed", "Rounds completed by this process")
         self._neighbors = gauge("peer_neighbors", f"Neighbors by state: {', '.join(NeighborState)}", ["state"])
-        self._refusals = counter("peer_refusals", "Messages refused, by code (proto/WIRE.md)", ["code"])
+        self._refusals = counter("peer_refusals", "Messages refused, by code (docs/refusals-and-events.md)", ["code"])
         self._checkpoints = counter("peer_checkpoints", "Checkpoints written")
         self._export_labels()
 

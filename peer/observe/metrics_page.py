@@ -54,7 +54,8 @@ def metrics_page(port: int, host: str = "127.0.0.1") -> Iterator[MetricsPage]:
         server, thread = serve(page.registry, port, host)
     except OSError as error:
         got = f"{host}:{port}: the address {why_not_bound(host, port) or f'cannot be bound ({error.strerror})'}"
-        problem = ConfigProblem(Option("metrics"), "a free port of this machine", got, "Choose another port.")
+        fix = "Choose another port. (docs/trouble.md#port-in-use)"
+        problem = ConfigProblem(Option("metrics"), "a free port of this machine", got, fix)
         raise ConfigError(problem) from error
     try:
         yield page

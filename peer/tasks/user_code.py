@@ -42,7 +42,7 @@ def present_line() -> str:
 def user_code(what: str) -> Iterator[None]:
     """Run code of a user with its settings of the process; raise TaskError for its exceptions, also for ``sys.exit()``.
 
-    Errors of this project pass unchanged.
+    Errors of this project pass unchanged, and Ctrl-C, also where the code has made ``sys.exit()`` of it.
 
     Args:
         what: the step that failed, for example ``load_shard(3)``.
@@ -56,6 +56,8 @@ def user_code(what: str) -> Iterator[None]:
     except PeerError:
         raise
     except USER_ERRORS as error:
+        if isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from error  # Ctrl-C ends a Trainer of Lightning so
         raise TaskError(f"{what}: {described(error)}. Correct the task.") from error
 
 

@@ -45,6 +45,7 @@ IMPURE = {
 }
 FILE_READERS = {
     "coordinator_free_bootstrap.graph_file": {"pathlib", "sys"},
+    "coordinator_free_bootstrap.installed": {"sys"},  # the path of packages, as importlib.metadata reads it
     "coordinator_free_bootstrap.ordinary_file": {"io", "os", "pathlib"},
     "coordinator_free_bootstrap.user_file": {"pathlib", "sys", "threading"},  # a process executes each file once
 }

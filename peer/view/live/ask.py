@@ -206,7 +206,7 @@ def plaintext_status(address: str, proxy: HttpProxy | None = None) -> PeerStatus
     except NeighborUnavailable as error:
         raise NeighborUnavailable(
             f"{address}: no answer in plaintext ({_reason(error)}); if the peer uses TLS, name its graph file: "
-            "peer status graph.json"
+            "peer status graph.json (docs/trouble.md#no-answer)"
         ) from error
     except RemoteProtocolError as error:
         raise NeighborUnavailable(f"{address}: {why_unusable(error)}") from error

@@ -45,7 +45,7 @@ class Model(NamedTuple):
     options: type[BaseModel] = NoOptions
 
 
-@functools.cache  # reading the metadata of all installed packages costs a forked peer 2 MB
+@functools.cache
 def models() -> Mapping[str, Model]:
     """Return all models by name but those of torchvision, those of installed packages too.
 

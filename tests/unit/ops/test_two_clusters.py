@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from manifest_walk import problems
+from tools.pages import code_blocks
 from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import make_graph, parse_graph
@@ -22,7 +23,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "two-clusters.md"
 
 def commands():
     """Return the commands of the page that write files, in their order."""
-    lines = re.findall(r"^    (.*)$", PAGE.read_text(), re.MULTILINE)
+    lines = [line for block in code_blocks(PAGE.read_text()) for _, line in block.commands()]
     return [line for line in lines if line.startswith(("peer ", "for "))]
 
 

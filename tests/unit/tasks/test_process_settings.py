@@ -196,6 +196,14 @@ def test_a_signal_passes_through_code_of_a_user():
         raise_on_signal(signal.SIGTERM, None)
 
 
+def test_an_exit_at_ctrl_c_in_code_of_a_user_stays_ctrl_c():
+    with pytest.raises(KeyboardInterrupt), user_code("train"):  # as in a Trainer of Lightning
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(1)
+
+
 def test_of_two_threads_in_code_of_a_user_the_last_one_restores_the_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     entered, left = threading.Event(), threading.Event()

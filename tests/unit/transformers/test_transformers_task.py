@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,13 @@ from peer.tasks.torchvision_shim import import_for_user_code
 import_for_user_code()  # transformers imports torchvision
 transformers = pytest.importorskip("transformers", reason="no package transformers: pip install 'coordinator-free[hf]'")
 SAMPLES, BATCH, ROUNDS = 24, 8, 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _modules_are_frozen() -> None:
+    """Import what is imported lazily, and keep it out of the garbage collection that follows each training."""
+    assert transformers.Trainer and transformers.TrainingArguments
+    gc.freeze()
 
 
 def network() -> nn.Module:

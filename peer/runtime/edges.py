@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, split_address
+from coordinator_free_bootstrap.errors import NeighborUnavailable
 from coordinator_free_bootstrap.routes import offered_at, offers, relayed_by
+from peer.core.messages import Hello, HelloReply
 from peer.wire import convert
 from peer.wire.client import NeighborLink
 from peer.wire.endpoint import Endpoint, SocketFolder, target_of
@@ -23,7 +25,7 @@ from peer.wire.security import MutualTls
 from peer.wire.switchboard import Switchboard, until
 
 log = logging.getLogger("peer")
-UNDIALED_HELLOS = 2  # unanswered in a row, though the neighbor's come in: it cannot be dialed
+UNDIALED_HELLOS = 2  # unanswered in a row: then a neighbor cannot be dialed, or its tunnel cannot be used
 
 
 class Edges:
@@ -116,14 +118,37 @@ class Edges:
         if incarnation != self._incarnations.get(neighbor):
             self._incarnations[neighbor] = incarnation
             link.unanswered_hellos = 0
-            if neighbor in self._redirected:  # it may have become reachable
-                self._redirected.remove(neighbor)
-                link.redirect(self._graph.node(neighbor).address)
+            self._dial_again(neighbor)  # it may have become reachable
         link.reconnect()
         return self._cannot_dial(neighbor) and not self._redirect(neighbor)
 
-    def offer_to(self, neighbor: int) -> None:
-        """Offer a tunnel to a neighbor that says that it cannot dial this peer."""
+    async def hello(self, neighbor: int, hello: Hello) -> HelloReply:
+        """Send a hello and return the reply; offer a tunnel to a neighbor that says that it cannot dial this peer.
+
+        A neighbor that does not answer over its tunnel is dialed again. Otherwise two that could not dial each other for a while
+        would call each other over tunnels that run over these calls, and no connection would come back.
+
+        Raises:
+            NeighborUnavailable, RemoteProtocolError: as `NeighborLink.hello` does.
+        """
+        link = self.links[neighbor]
+        try:
+            reply = await link.hello(hello)
+        except NeighborUnavailable:
+            if link.unanswered_hellos >= UNDIALED_HELLOS:
+                self._dial_again(neighbor)
+            raise
+        if reply.cannot_dial:
+            self._offer_to(neighbor)
+        return reply
+
+    def _dial_again(self, neighbor: int) -> None:
+        """Dial a neighbor that is called over its tunnel."""
+        if neighbor in self._redirected:
+            self._redirected.remove(neighbor)
+            self.links[neighbor].redirect(self._graph.node(neighbor).address)
+
+    def _offer_to(self, neighbor: int) -> None:
         if self._held_at[neighbor] is None and (neighbor, neighbor) not in self._offering:
             log.info(
                 "peer %d cannot dial this peer, which opens a tunnel to it; write dials_only at this peer in the graph file",

@@ -315,7 +315,7 @@ class AsyncioWorld:
     async def _hello(self, neighbor: int) -> None:
         failpoints.reach("hello.begin")
         try:
-            reply = await self._links[neighbor].hello(self.host.hello_to(neighbor))
+            reply = await self._edges.hello(neighbor, self.host.hello_to(neighbor))
         except NeighborUnavailable as error:
             self._log_certificates(neighbor)
             self.post(ev.HandshakeFailed(neighbor, str(error)))
@@ -324,8 +324,6 @@ class AsyncioWorld:
             self.post(ev.HandshakeFailed(neighbor, error.refusal))
         else:
             failpoints.reach("hello.end")
-            if reply.cannot_dial:
-                self._edges.offer_to(neighbor)
             self.host.hello_answered(neighbor, reply)
 
     def _log_certificates(self, neighbor: int) -> None:

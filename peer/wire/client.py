@@ -77,7 +77,7 @@ class NeighborLink:
         payload_bytes_sent: encoded model bytes written to streams, also of pushes that did not become complete.
         payload_bytes_received: encoded model bytes of pulls.
         wire_bytes_sent: bytes of all messages with gRPC's 5-byte prefixes, without HTTP/2 and TCP headers.
-        unanswered_hellos: in a row, up to now.
+        unanswered_hellos: in a row, up to now, where the neighbor is called now.
     """
 
     def __init__(
@@ -141,6 +141,7 @@ class NeighborLink:
     def redirect(self, address: str, called_at: str = "") -> None:
         """Call the neighbor elsewhere from now on; calls in flight raise NeighborUnavailable."""
         self.address, self._called_at = address, called_at or f"at {address}"
+        self.unanswered_hellos = 0
         self._reopen()
 
     def _reopen(self) -> None:

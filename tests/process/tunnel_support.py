@@ -61,7 +61,7 @@ class End:
         async with asyncio.timeout(30):
             while True:
                 with suppress(NeighborUnavailable):
-                    await self.link(neighbor).hello(hello_of(sender))
+                    await self.edges.hello(neighbor, hello_of(sender))
                     return
                 await asyncio.sleep(0.02)  # between two attempts
 
@@ -85,6 +85,7 @@ async def peers(
             if peer_id == RELAY:
                 edges.switchboard = board(edges.switchboard)
             recorder = Recorder(peer_id)
+            recorder.reached = edges.reached
             server = PeerServer(
                 recorder,
                 graph.node(peer_id).address,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -79,10 +79,12 @@ class Recorder:
         accepting: when cleared, every offered model waits for its decision.
         completing: when cleared, every complete model waits for its reply.
         answer: the refusal of heartbeats, control messages and offers; None accepts.
+        reached: called with the sender and the incarnation of each hello; returns whether this peer cannot dial it.
     """
 
     def __init__(self, peer_id: int = 1) -> None:
         self.peer_id = peer_id
+        self.reached: Callable[[int, int], bool] = lambda _sender, _incarnation: False
         self.accepting = asyncio.Event()
         self.accepting.set()
         self.completing = asyncio.Event()
@@ -104,7 +106,9 @@ class Recorder:
 
     async def hello(self, hello: Hello) -> HelloReply:
         self.callers.add(hello.sender)
-        return HelloReply(hello_of(self.peer_id), self.hello_refusal)
+        return HelloReply(
+            hello_of(self.peer_id), self.hello_refusal, cannot_dial=self.reached(hello.sender, hello.incarnation)
+        )
 
     async def heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
         self.messages.append(heartbeat)

@@ -199,7 +199,7 @@ def _execute_on_process(run: Bed, event: FaultEvent) -> None:
 
 def test_a_run_with_random_faults_completes(bed: Make) -> None:
     """The script's seconds are scaled to rounds; no fault ends before a process or a proxy has shown its effect."""
-    run = bed(rounds=120, peers=8, kind="erdos-renyi", proxy=True, timeouts={"suspicion_s": 2.0})
+    run = bed(rounds=80, peers=8, kind="erdos-renyi", proxy=True, timeouts={"suspicion_s": 2.0})
     names = {name for name, fault in FAULTS.items() if fault.weight}
     events = random_script(FAULTS, run.graph.ids, run.graph.edges, SEED, 20.0, every_s=2.0).event
     assert {event.do for event in events} == names and "lose" in {event.disk for event in events}
@@ -208,7 +208,8 @@ def test_a_run_with_random_faults_completes(bed: Make) -> None:
     second_before = 0.0
     for second, event, ending in sorted([*((e.at_s, e, None) for e in events), *ends], key=lambda each: each[0]):
         place = _most_rounds(run) + 2 * (second - second_before)
-        run.until(lambda rounds=place: _most_rounds(run) >= rounds, f"the rounds before {event.text()}")
+        before_it = f"the rounds before {event.text()}"
+        run.until(lambda rounds=place: _most_rounds(run) >= rounds, before_it, lambda: _most_rounds(run))
         second_before = second
         if not FAULTS[event.do].network:
             _execute_on_process(run, event)

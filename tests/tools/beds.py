@@ -92,7 +92,7 @@ class Bed:
 
     def finish(self) -> dict[str, Any]:
         """Wait until all peers have ended; return the testbed's result (failed, exit_codes, counters)."""
-        self.until(self._ended, "all peers end")
+        self.until(self._ended, "all peers end", self._done)
         return json.loads((self.directory / "bed.json").read_text())
 
     def do(self, do: str, *peers: int, **fields: Any) -> str:
@@ -108,14 +108,15 @@ class Bed:
     def state(self) -> dict[str, Any]:
         return ask(self.directory, {"do": "state"})
 
-    def until(self, holds: Callable[[], Any], what: str) -> Any:
-        """Poll until a function returns a true value; fail with the logs when `PATIENCE_S` is over."""
-        return until(holds, what, logs=self._logs(), poll_s=POLL_S)
+    def until(self, holds: Callable[[], Any], what: str, progress: Callable[[], Any] = lambda: None) -> Any:
+        """Poll until a function returns a true value; fail with the logs after `PATIENCE_S` without progress."""
+        return until(holds, what, logs=self._logs(), progress=progress, poll_s=POLL_S)
 
     def until_round(self, rounds: int, *peers: int) -> None:
         """Wait until these peers (default: all) have completed a number of rounds."""
         waited_for = peers or self.graph.ids
-        self.until(lambda: all(self.rounds(p) >= rounds for p in waited_for), f"{rounds} rounds at {waited_for}")
+        text = f"{rounds} rounds at {waited_for}"
+        self.until(lambda: all(self.rounds(p) >= rounds for p in waited_for), text, self._done)
 
     def until_ended(self, peer_id: int) -> int:
         """Wait for the end of a peer's process and return its exit code."""
@@ -178,6 +179,9 @@ class Bed:
 
     def _logs(self) -> list[Path]:
         return [self.directory / "bed.log", *(self.place(p).log for p in self.graph.ids)]
+
+    def _done(self) -> list[int]:
+        return [self.rounds(p) for p in self.graph.ids]
 
     def _ended(self) -> bool:
         if (self.directory / "bed.json").exists():

@@ -17,7 +17,7 @@ from coordinator_free_bootstrap import Graph, Relay
 from peer.bed.testbed.ports import free_ports
 from peer.store.state_dir import StateDir
 
-PATIENCE_S = 120  # a wait that is over in a second on an idle machine; only a hang reaches it
+PATIENCE_S = 120  # without any progress; a wait that is over in a second on an idle machine: only a hang reaches it
 
 
 def on_loopback(graph: Graph, ports: Sequence[int] = (), host: str = "127.0.0.1") -> Graph:
@@ -108,6 +108,7 @@ def until(
     logs: Iterable[Path] = (),
     evidence: Callable[[], str] | None = None,
     not_yet: tuple[type[Exception], ...] = (),
+    progress: Callable[[], Any] = lambda: None,
     patience_s: float = PATIENCE_S,
     poll_s: float = 0.1,
 ) -> Any:
@@ -119,10 +120,11 @@ def until(
         logs: the files whose ends are the evidence.
         evidence: returns other evidence.
         not_yet: exceptions of the function that mean the same as a false value.
+        progress: returns another value after each step towards it, at which the patience begins again.
         patience_s: only a hang lasts so long.
         poll_s: between two calls.
     """
-    deadline = time.monotonic() + patience_s
+    deadline, reached = time.monotonic() + patience_s, progress()
     while True:
         last = None
         try:
@@ -131,9 +133,12 @@ def until(
         except not_yet as error:
             last = error
         if time.monotonic() > deadline:
-            raise AssertionError(
-                f"not within {patience_s} s: {what}\n{evidence() if evidence else ends(logs)}"
-            ) from last
+            before, reached = reached, progress()
+            if reached == before:
+                raise AssertionError(
+                    f"not within {patience_s} s: {what}\n{evidence() if evidence else ends(logs)}"
+                ) from last
+            deadline = time.monotonic() + patience_s
         time.sleep(poll_s)
 
 

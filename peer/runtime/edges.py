@@ -59,6 +59,7 @@ class Edges:
         self._endpoints: dict[int, Endpoint] = {}
         self._offering: dict[tuple[int, int], tuple[Offering, asyncio.Future[None]]] = {}
         self._incarnations: dict[int, int] = {}  # of the neighbors, as far as they said hello
+        self._heard: set[int] = set()  # neighbors that have said hello since they stopped answering
         self._redirected: set[int] = set()  # neighbors that are called over their tunnel because dialing fails
         self.switchboard = Switchboard(
             peer_id,
@@ -117,8 +118,11 @@ class Edges:
             return False
         if incarnation != self._incarnations.get(neighbor):
             self._incarnations[neighbor] = incarnation
-            link.unanswered_hellos = 0
+            self._heard.discard(neighbor)
             self._dial_again(neighbor)  # it may have become reachable
+        if link.unanswered_hellos and neighbor not in self._heard:
+            self._heard.add(neighbor)
+            link.unanswered_hellos = 0  # those before were lost with its own, as in a cut
         link.reconnect()
         return self._cannot_dial(neighbor) and not self._redirect(neighbor)
 
@@ -138,6 +142,7 @@ class Edges:
             if link.unanswered_hellos >= UNDIALED_HELLOS:
                 self._dial_again(neighbor)
             raise
+        self._heard.discard(neighbor)
         if reply.cannot_dial:
             self._offer_to(neighbor)
         return reply

@@ -157,10 +157,11 @@ class NeighborLink:
         Raises:
             RemoteProtocolError: IDENTITY_MISMATCH, if the server at the neighbor's address is not this neighbor.
         """
+        channel = self._channel
         try:
             reply = convert.unpack_hello_reply(await self._ask("Hello", convert.pack_hello(hello)))
         except NeighborUnavailable as error:
-            self.unanswered_hellos += 1
+            self.unanswered_hellos += channel is self._channel  # else this peer ended the call itself
             cause = error.__cause__
             details = cause.details() or "" if isinstance(cause, grpc.aio.AioRpcError) else ""
             if any(sign in details for sign in UNTRUSTED):

@@ -42,14 +42,14 @@ def tls_of(own_ended, other_ended):
     "error", [NeighborUnavailable("closed"), RemoteProtocolError(RefusalCode.IDENTITY_MISMATCH, "other")]
 )
 def test_hello_that_fails_names_a_certificate_that_has_ended(own_ended, other_ended, words, error, caplog):
-    async def hello(_):
+    async def hello(_neighbor, _hello):
         raise error
 
     posted = []
     world = SimpleNamespace(
         host=SimpleNamespace(hello_to=lambda neighbor: None),
         post=posted.append,
-        _links={1: SimpleNamespace(hello=hello)},
+        _edges=SimpleNamespace(hello=hello),
         _tls=tls_of(own_ended, other_ended),
         _certificates_logged=set(),
     )

@@ -1,8 +1,8 @@
 """A neighbor that lies in secure sums: as the receiver of one to its members, and as a member to the receivers of others.
 
 In each round it announces a sum of its own with forged keys, then a right one, then another one; when all victims have delivered,
-it asks half of them to agree to one set of members and half to another, with wrong shares and wrong tags. In the sums of its
-victims it plays one part of `PARTS` a round.
+it asks, but in the last round, half of them to agree to one set of members and half to another, with wrong shares and wrong tags.
+In the sums of its victims it plays one part of `PARTS` a round.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ class SumLiar(Liar):
         delivered = self._delivered[header.round_index]
         if victim not in delivered:
             delivered[victim] = header.shares
-            if len(delivered) == len(self.victims):
+            # after the last round they leave, and none would hear the end of it
+            if len(delivered) == len(self.victims) and header.round_index + 1 < self._graph.manifest.rounds:
                 self._spawn(self._lie_to_members(header.round_index))
         return convert.pack_push_reply(Outcome.FOLDED)
 

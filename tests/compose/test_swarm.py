@@ -186,7 +186,10 @@ def test_another_image_costs_the_other_peers_no_round(cluster, drained, host):
     before = {i: shares.starts(i)[-1]["incarnation"] for i in shares.graph.ids}
     image = another_image(host)
     shares.update(image)
-    shares.until(lambda: all(in_step(shares, i) for i in shares.graph.ids), "all peers fold all their neighbors again")
+    shares.until(
+        lambda: all(in_step(shares, i, before[i]) for i in shares.graph.ids),
+        "all peers fold all their neighbors after their updates",
+    )
     for peer_id in shares.graph.ids:
         lines = after(before[peer_id], shares.history(peer_id))
         assert shares.container(f"peer-{peer_id}").attrs["Config"]["Image"] == image
@@ -202,9 +205,9 @@ def test_another_image_costs_the_other_peers_no_round(cluster, drained, host):
         assert {*range(min(done), max(done))} <= done | missed
 
 
-def in_step(stack, peer_id):
-    """Return whether a peer folded all its neighbors in the last round that it has completed."""
-    lines = [line for line in stack.history(peer_id) if line["kind"] == "round"][-1:]
+def in_step(stack, peer_id, incarnation=0):
+    """Return whether a peer folded all its neighbors in the last round that it has completed after an incarnation."""
+    lines = [line for line in after(incarnation, stack.history(peer_id)) if line["kind"] == "round"][-1:]
     return [{row[0] for row in line["folded"]} for line in lines] == [set(stack.graph.neighbors(peer_id))]
 
 

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import weakref
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,8 +79,12 @@ class Forked:
     ) -> None:
         self.args = [str(script or "peer"), *map(str, words)]
         self.returncode: int | None = None
-        self._outputs = None if log else Path(tempfile.mkdtemp(prefix="outputs-"))
-        self.out, self.err = (log, log) if log else (self._outputs / "out", self._outputs / "err")
+        if log:
+            self.out = self.err = log
+        else:
+            outputs = Path(tempfile.mkdtemp(prefix="outputs-"))
+            weakref.finalize(self, shutil.rmtree, outputs)
+            self.out, self.err = outputs / "out", outputs / "err"
         for path in {self.out, self.err}:
             path.write_bytes(b"")
         self._parent = parent or warm_parent()
@@ -125,10 +130,7 @@ class Forked:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
-        texts = self.out.read_text(), self.err.read_text()
-        if self._outputs:
-            shutil.rmtree(self._outputs)
-        return texts
+        return self.out.read_text(), self.err.read_text()
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

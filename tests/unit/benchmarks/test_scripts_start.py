@@ -17,9 +17,9 @@ import contextlib, io, json, os, runpy, sys, traceback
 
 ended = {}
 for path in sys.argv[1:]:
-    output, code = io.StringIO(), 0
+    out, err, code = io.StringIO(), io.StringIO(), 0
     sys.path[0], sys.argv = os.path.dirname(path), [path, "--help"]
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             runpy.run_path(path, run_name="__main__")
         except SystemExit as end:
@@ -27,22 +27,23 @@ for path in sys.argv[1:]:
         except Exception:
             code = 1
             traceback.print_exc()
-    ended[path] = code, output.getvalue()
+    ended[path] = code, out.getvalue(), err.getvalue()
 print(json.dumps(ended))
 """
 
 
 @pytest.fixture(scope="module")
 def ended():
-    """Exit code and output of each script, in an environment without this session's paths."""
+    """Exit code and both outputs of each script, in an environment without this session's paths."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [sys.executable, "-c", PROGRAM, *(f"benchmarks/{script.name}" for script in SCRIPTS)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_starts_and_says_how_to_call_it(ended, script):
-    code, output = ended[f"benchmarks/{script.name}"]
-    assert code == 0, output
-    assert "usage: " in output.lower()
+    code, out, err = ended[f"benchmarks/{script.name}"]
+    assert code == 0, err
+    assert "usage: " in out.lower()
